@@ -1,0 +1,173 @@
+"""Checkpoints: what they hold, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from viscos import atomic, checkpoint, runs
+from viscos.errors import InputError
+
+
+def state() -> dict:
+    """Everything that a training state is made of."""
+    model = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    return {
+        "model": model.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "generator": torch.Generator().manual_seed(3).get_state(),
+        "config": {"missing": 0.5, "blocks": [2, 6], "root": None, "download": True},
+        "shape": (1, 8, 8),
+        "double": torch.arange(3, dtype=torch.float64),
+        "observed": torch.tensor([True, False]),
+    }
+
+
+def same(a, b) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def test_comes_back_as_it_was(tmp_path):
+    saved = state()
+    path = checkpoint.save(tmp_path / "new folder" / "checkpoint.pt", saved)
+    assert same(checkpoint.load(path), saved)
+    assert [entry.name for entry in path.parent.iterdir()] == ["checkpoint.pt"], "no temporary file stays"
+
+
+def test_device(tmp_path):
+    path = checkpoint.save(tmp_path / "a.pt", {"nested": [{"x": torch.ones(2)}], "t": (torch.ones(1), 2)})
+    loaded = checkpoint.load(path, "meta")
+    assert loaded["nested"][0]["x"].is_meta and loaded["t"][0].is_meta and loaded["t"][1] == 2
+
+
+@dataclasses.dataclass
+class Settings:
+    a: int = 1
+
+
+REFUSED = [
+    ({"a": {"b": np.ones(2)}}, "state['a']['b'] is a ndarray"),
+    ({"a": [1, np.float64(2)]}, "state['a'][1] is a float64"),
+    ({"a": Settings()}, "state['a'] is a Settings"),
+    ({"a": torch.nn.Linear(1, 1)}, "state['a'] is a Linear"),
+    ({"a": Path("x")}, "state['a'] is a"),
+    ({"a": {(1, 2): 3}}, "state['a'] has the key (1, 2)"),
+    ({"a": {1, 2}}, "state['a'] is a set"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_only_plain_things_are_saved(wrong, says, tmp_path):
+    with pytest.raises(TypeError) as error:
+        checkpoint.save(tmp_path / "a.pt", wrong)
+    assert str(error.value).startswith(says)
+    assert not list(tmp_path.iterdir())
+
+
+def refused(path, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        checkpoint.load(path)
+    assert says in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_missing_file(tmp_path):
+    refused(tmp_path / "a.pt", "there is no checkpoint file")
+    refused(tmp_path, "there is no checkpoint file")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", pickle.dumps({"format": 1, "state": {}})])
+def test_another_kind_of_file(content, tmp_path):
+    (tmp_path / "a.pt").write_bytes(content)
+    refused(tmp_path / "a.pt", "is not a checkpoint of viscos")
+
+
+@pytest.mark.parametrize("record", [[1], {"format": 1}, {"model": torch.ones(1)}, torch.ones(2), Settings()])
+def test_another_torch_file(record, tmp_path):
+    torch.save(record, tmp_path / "a.pt")
+    refused(tmp_path / "a.pt", "is not a checkpoint of viscos")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_truncated(share, tmp_path):
+    path = checkpoint.save(tmp_path / "a.pt", state())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    refused(path, "is truncated")
+
+
+def test_damaged(tmp_path):
+    path = checkpoint.save(tmp_path / "a.pt", state())
+    content = bytearray(path.read_bytes())
+    start = content.index(b"data.pkl") + 64
+    content[start : start + 200] = bytes(200)
+    path.write_bytes(content)
+    refused(path, "damaged")
+
+
+def test_another_format(tmp_path):
+    torch.save({"format": 99, "viscos": "9.9", "state": {}}, tmp_path / "a.pt")
+    refused(tmp_path / "a.pt", "has checkpoint format 99, of viscos 9.9")
+
+
+def test_nothing_in_a_file_is_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "touched",)
+
+    torch.save({"format": 1, "state": Evil()}, tmp_path / "a.pt")
+    refused(tmp_path / "a.pt", "is not a checkpoint of viscos")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = checkpoint.save(tmp_path / "a.pt", {"step": 1})
+
+    def stops_half_way(record, file):
+        Path(file).write_bytes(b"PK half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", stops_half_way)
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.save(path, {"step": 2})
+    monkeypatch.undo()
+    assert checkpoint.load(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = atomic.write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(TypeError):
+        atomic.write_json(path, {"a": object()})
+    assert path.read_text() == '{\n  "a": 1\n}\n'
+
+
+def test_settings_of_a_run(tmp_path):
+    cfg = {"missing": 0.5, "tolerance": 1e-5, "blocks": [2, 6], "root": None, "name": "null", "path": "é"}
+    runs.save_config(tmp_path, cfg | {"run_dir": str(tmp_path)})
+    assert runs.load_config(tmp_path) == cfg
+
+
+def test_empty_run_folders_are_discarded(tmp_path):
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    runs.save_config(tmp_path / "run", {})
+    runs.discard_if_empty(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    runs.discard_if_empty(tmp_path / "run")
+    runs.save_config(tmp_path / "run", {})
+    (tmp_path / "run" / "metrics.json").touch()
+    runs.discard_if_empty(tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.json").exists()

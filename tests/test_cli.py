@@ -1,0 +1,378 @@
+"""The command line, with stand-ins for the commands themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from viscos import runs
+from viscos.cli import completion, help, main
+from viscos.cli.outline import COMMANDS, choices, outline
+from viscos.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Puts a function in the place of a command, and collects the settings it is called with."""
+
+    def put(function=lambda cfg: None, name="train"):
+        seen = []
+
+        def run(cfg):
+            seen.append(cfg)
+            return function(cfg)
+
+        monkeypatch.setitem(sys.modules, f"viscos.commands.{name}", types.SimpleNamespace(run=run))
+        return seen
+
+    return put
+
+
+def one_line(capsys, start: str) -> str:
+    """The one line on standard error, which must begin with `start`."""
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and text.startswith(start), text
+    return text
+
+
+def run_folders() -> list[Path]:
+    return sorted(path for path in Path("outputs").glob("*/*") if path.is_dir())
+
+
+def test_a_run_gets_plain_settings_and_its_own_folder(command):
+    seen = command()
+    assert main(["train", "missing=0.9", "dataset=mnist", "flow.channels=64", "learning_rate=1e-3"]) == 0
+    (cfg,) = seen
+    assert cfg["missing"] == 0.9 and cfg["mask"]["missing"] == 0.9
+    assert cfg["dataset"]["name"] == "mnist" and type(cfg["dataset"]) is dict
+    assert cfg["flow"]["channels"] == 64 and cfg["learning_rate"] == 1e-3
+    assert Path(cfg["run_dir"]).parent == Path("outputs/train").resolve()
+    assert "hydra" not in cfg
+
+
+def test_runs_in_the_same_second_do_not_share_a_folder(command):
+    seen = command(lambda cfg: Path(cfg["run_dir"], "metrics.json").touch())
+    for _ in range(3):
+        assert main(["train"]) == 0
+    assert len({cfg["run_dir"] for cfg in seen}) == 3 == len(run_folders())
+
+
+def test_data_folder_from_the_environment(command, monkeypatch):
+    seen = command()
+    monkeypatch.setenv("VISCOS_DATA_DIR", "/somewhere")
+    assert main(["train"]) == 0
+    assert seen[0]["dataset"]["root"] == "/somewhere"
+
+
+WRONG = [
+    ("train missing=1.7", "missing=1.7: must be a number from 0 to 1"),
+    ("train missing=abc", "missing=abc: must be"),
+    ("train missing=true", "missing=true: must be"),
+    ("train missing=nan", "missing=nan: must be"),
+    ("train missing=", "missing="),
+    ("train epochs=0", "whole number, 1 or more"),
+    ("train epochs=1.5", "whole number"),
+    ("train epochs=null", "whole number"),
+    ("train learning_rate=0", "must be a number above 0"),
+    ("train learning_rate=inf", "must be a number above 0"),
+    ("train device=gpu", "must be cpu, cuda"),
+    ("train seed=-1", "whole number, 0 or more"),
+    ("train flow.blocks=3", "must be a list"),
+    ("train flow.blocks=[1,x]", "each entry must be a whole number"),
+    ("train flow.coefficient=1", "must be a number between 0 and 1"),
+    ("train flow.activation=relu", "must be one of lipswish, elu"),
+    ("train solver.tolerance=0", "must be a number above 0"),
+    ("train lad.probes=0", "whole number, 1 or more"),
+    ("train mask=center8 mask.size=0", "whole number, 1 or more"),
+    ("train mask=half mask.side=up", "must be one of left, right, top, bottom"),
+    ("train mask=file", "mask.path=… is needed"),
+    ("train missin=0.5", "did you mean 'missing'?"),
+    ("train flow.chanels=3", "did you mean 'flow.channels'?"),
+    ("train datset=mnist", "did you mean 'dataset'?"),
+    ("train dataset=nope", "choose from digits, fashion_mnist, mnist"),
+    ("train dataset=null", "must be one of its choices"),
+    ("train +new=1", "there is no option 'new'"),
+    ("train ~flow", "flow is not set"),
+    ("train ~nope", "there is no option 'nope'"),
+    ("train flow.blocks.x=1", "cannot use these settings"),
+    ("train missing=${nope}", "cannot use these settings"),
+    ("train missing=0.5,0.9", "add --multirun"),
+    ("train --multirun dataset=digits,nope", "choose from digits"),
+    ("train foo", "settings are written key=value"),
+    ("train flow=[a", "cannot read 'flow=[a'"),
+    ("train --foo", "--foo"),
+    ("train --cfg nothing", "nothing"),
+    ("train resume=nowhere", "there is no run folder or checkpoint file 'nowhere'"),
+    ("impute", "checkpoint=… is needed: run folder"),
+    ("impute checkpoint=nowhere", "there is no run folder or checkpoint file 'nowhere'"),
+    ("eval checkpoint=.", "has no checkpoint.pt"),
+    ("eval mask=center8 checkpoint=3", "must be a word or a path"),
+    ("bench rates=[0.5,2]", "each entry must be a number from 0 to 1"),
+    ("bench solvers=[newton]", "each entry must be one of anderson"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG, ids=[line for line, _ in WRONG])
+def test_wrong_input_is_one_line(line, says, command, capsys):
+    words = line.split()
+    seen = command(name=words[0])
+    assert main(words) == 2
+    assert says in one_line(capsys, f"viscos {words[0]}: ")
+    assert not seen, "the command must not be reached"
+    assert not run_folders(), "no half-made run folder may stay behind"
+    assert "--multirun" in words or not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(("word", "says"), [("trian", "did you mean 'train'?"), ("xyz", "commands are train, impute")])
+def test_unknown_command(word, says, capsys):
+    assert main([word]) == 2
+    assert says in one_line(capsys, "viscos: ")
+
+
+def test_input_error_in_a_command(command, capsys):
+    def refuse(cfg):
+        runs.save_config(cfg["run_dir"], cfg)
+        raise InputError("the file\nis not there")
+
+    command(refuse)
+    assert main(["train"]) == 2
+    assert one_line(capsys, "viscos train: the file is not there")
+    assert not Path("outputs").exists()
+
+
+def test_input_error_under_a_builder(command, capsys):
+    def build(cfg):
+        try:
+            raise InputError("size 9 is too large")
+        except InputError as error:
+            raise RuntimeError("Error in call to target") from error
+
+    command(build)
+    assert main(["train"]) == 2
+    assert one_line(capsys, "viscos train: size 9 is too large")
+
+
+def test_unexpected_error_keeps_its_traceback(command, capsys):
+    def fail(cfg):
+        Path(cfg["run_dir"], "events").touch()
+        raise ZeroDivisionError("a bug")
+
+    command(fail)
+    assert main(["train"]) == 1
+    text = capsys.readouterr().err
+    assert "Traceback" in text and "in fail" in text and text.count("ZeroDivisionError: a bug") == 1
+    assert len(run_folders()) == 1, "what a run has written stays"
+
+
+def test_interrupt(command, capsys):
+    def interrupt(cfg):
+        raise KeyboardInterrupt
+
+    command(interrupt)
+    assert main(["train"]) == 130
+    assert one_line(capsys, "viscos train: interrupted")
+
+
+def test_a_failed_job_does_not_stop_a_sweep(command, capsys):
+    def run(cfg):
+        Path(cfg["run_dir"], "metrics.json").touch()
+        if cfg["missing"] == 0.3:
+            raise InputError("no data")
+
+    seen = command(run)
+    assert main(["train", "--multirun", "missing=0.1,7,0.3,0.4"]) == 2
+    assert [cfg["missing"] for cfg in seen] == [0.1, 0.3, 0.4]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["viscos train", "job 1 (missing=7)"],
+        ["viscos train", "job 2 (missing=0.3)"],
+    ]
+    assert len(run_folders()) == 3
+
+
+def test_a_bug_in_a_sweep(command, capsys):
+    def run(cfg):
+        if cfg["missing"] == 0.1:
+            raise ZeroDivisionError("a bug")
+
+    seen = command(run)
+    assert main(["train", "-m", "missing=0.1,0.2"]) == 1
+    assert len(seen) == 2
+    assert "viscos train: job 0 (missing=0.1): failed with ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_flags_may_stand_anywhere(command):
+    seen = command()
+    assert main(["train", "missing=0.1,0.2", "--multirun", "epochs=3"]) == 0
+    assert [(cfg["missing"], cfg["epochs"]) for cfg in seen] == [(0.1, 3), (0.2, 3)]
+
+
+def test_process_state_is_put_back(command, monkeypatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    command()
+    argv = list(sys.argv)
+    assert main(["train"]) == 0
+    assert sys.argv == argv and "HYDRA_FULL_ERROR" not in os.environ and "VISCOS_RUN_ID" not in os.environ
+
+
+def test_cfg_prints_everything(capsys):
+    assert main(["train", "--cfg", "job", "missing=0.25"]) == 0
+    text = capsys.readouterr().out
+    assert "missing: 0.25" in text and "coefficient:" in text
+    assert not Path("outputs").exists()
+
+
+@pytest.fixture
+def old_run(command) -> Path:
+    """A run folder with settings and a checkpoint."""
+
+    def run(cfg):
+        runs.save_config(cfg["run_dir"], cfg)
+        Path(cfg["run_dir"], runs.CHECKPOINT).write_text("state")
+
+    seen = command(run)
+    assert main(["train", "missing=0.9", "epochs=3", "flow=iresnet_mnist"]) == 0
+    return Path(seen[0]["run_dir"])
+
+
+@pytest.mark.parametrize("given", ["", runs.CHECKPOINT])
+def test_resume(given, old_run, command):
+    seen = command()
+    assert main(["train", f"resume={old_run / given}", "epochs=7", "threads=2"]) == 0
+    (cfg,) = seen
+    assert cfg["run_dir"] == cfg["resume"] == str(old_run)
+    assert (cfg["missing"], cfg["epochs"], cfg["threads"], cfg["flow"]["channels"]) == (0.9, 7, 2, 128)
+    assert run_folders() == [old_run.relative_to(Path.cwd())]
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("missing=0.5", "cannot be given with resume"),
+        ("--multirun", "cannot be given with resume"),
+        ("epochs=0", "epochs=0: must be"),
+        ("epochs=[", "cannot read"),
+    ],
+)
+def test_resume_refuses(extra, says, old_run, command, capsys):
+    seen = command()
+    assert main(["train", f"resume={old_run}", extra]) == 2
+    assert says in one_line(capsys, "viscos train: ")
+    assert not seen and (old_run / runs.CHECKPOINT).exists()
+
+
+def test_resume_without_settings(old_run, command, capsys):
+    (old_run / runs.CONFIG).write_text("[")
+    assert main(["train", f"resume={old_run}"]) == 2
+    assert "cannot be read" in one_line(capsys, "viscos train: ")
+    (old_run / runs.CONFIG).write_text("text")
+    assert main(["train", f"resume={old_run}"]) == 2
+    assert "holds no settings" in one_line(capsys, "viscos train: ")
+
+
+def test_the_folder_above_runs_names_the_newest_run(old_run, capsys):
+    assert main(["eval", "checkpoint=outputs/train"]) == 2
+    assert f"did you mean 'outputs/train/{old_run.name}'?" in one_line(capsys, "viscos eval: ")
+
+
+def test_overview(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"viscos {name}" in text or f"  {name}" in text for name in COMMANDS)
+    assert main([]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert main([name, "missing=x", "-h"]) == 0
+    text = capsys.readouterr().out
+    for option in outline(name).options:
+        assert f"  {option.name}=" in text and option.meaning in text
+    for part in outline(name).parts:
+        assert all(f"      {choice}" in text for choice in choices(part.name))
+    assert "--cfg job" in text and "outputs/" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("viscos tr", ["train "]),
+        ("viscos --v", ["--version "]),
+        ("viscos --completion ", ["bash "]),
+        ("viscos train datas", ["dataset="]),
+        ("viscos train --multirun missing=0.5 dataset=m", ["dataset=mnist "]),
+        ("viscos train device=c", ["device=cpu ", "device=cuda "]),
+        ("viscos train flow.ch", ["flow.channels="]),
+        ("viscos train mask=center8 mask.", ["mask.size="]),
+        ("viscos eval mask.", []),
+        ("viscos impute checkpoint=", []),
+        ("viscos train --m", ["--multirun "]),
+        ("viscos train --cfg ", ["job "]),
+        ("viscos nope x", []),
+    ],
+)
+def test_completion(line, expected):
+    assert completion.candidates(line) == expected
+
+
+@pytest.mark.parametrize("line", ["viscos ", "viscos train dataset=", "viscos train mask=half mask.s"])
+def test_completion_in_bash(line, tmp_path):
+    """Bash itself, with its rule that = separates words."""
+    script = tmp_path / "viscos"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m viscos "$@"\n')
+    script.chmod(0o755)
+    program = f"""
+        source <("{script}" --completion bash)
+        COMP_LINE="{line}"; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=("{script}")
+        _viscos_complete; printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    found = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    last = line.split(" ")[-1]
+    prefix = last.partition("=")[0] + "=" if "=" in last else ""
+    expected = [candidate.removeprefix(prefix) for candidate in completion.candidates(line)]
+    assert expected and found.stdout.splitlines() == expected
+
+
+def test_completion_knows_bash_only(capsys):
+    assert main(["--completion", "zsh"]) == 2
+    assert "bash only" in one_line(capsys, "viscos: ")
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_help_imports_neither_torch_nor_hydra():
+    code = "import sys, viscos.cli as c; c.main(['train', '-h']); print({'torch', 'hydra'} & set(sys.modules))"
+    assert python(code).stdout.endswith("set()\n")
+
+
+def test_settings_are_refused_before_torch_is_imported():
+    code = "import sys, viscos.cli as c; print(c.main(['train', 'missing=2']), 'torch' in sys.modules)"
+    assert python(code).stdout == "2 False\n"
+
+
+def test_as_a_module():
+    found = subprocess.run([sys.executable, "-m", "viscos", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("viscos 0.")
+    found = subprocess.run([sys.executable, "-m", "viscos", "nope"], capture_output=True, text=True)
+    assert found.returncode == 2 and found.stderr.startswith("viscos: ")
+
+
+def test_help_is_a_page_without_trailing_blanks():
+    for page in (help.overview(), *map(help.command, COMMANDS)):
+        assert all(line == line.rstrip() for line in page.splitlines())

@@ -1,0 +1,95 @@
+"""Every YAML file composes, says what it is, and holds values that are accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+import viscos.configs
+from viscos.cli.outline import COMMANDS, choices, outline, settings
+from viscos.cli.validate import RULES, validate
+from viscos.errors import InputError
+
+FOLDER = Path(viscos.configs.__file__).parent
+NEEDED = {"mask=file": ["mask.path=masks.npz"], "impute": ["checkpoint=run.pt"], "eval": ["checkpoint=run.pt"]}
+CASES = [
+    (command, f"{part.name}={choice}")
+    for command in COMMANDS
+    for part in outline(command).parts
+    for choice in choices(part.name)
+]
+
+
+def composed(command: str, *overrides: str) -> dict:
+    """Plain settings, as a command gets them."""
+    needed = [extra for key in (command, *overrides) for extra in NEEDED.get(key, ())]
+    with initialize_config_module("viscos.configs", version_base="1.3"):
+        cfg = OmegaConf.to_container(compose(command, [*overrides, *needed]), resolve=True, throw_on_missing=True)
+    return cfg
+
+
+@pytest.fixture(autouse=True)
+def checkpoint(tmp_path, monkeypatch):
+    """A file of the name that NEEDED gives."""
+    monkeypatch.chdir(tmp_path)
+    Path("run.pt").touch()
+
+
+@pytest.mark.parametrize(("command", "override"), CASES, ids=[f"{command} {override}" for command, override in CASES])
+def test_every_choice_composes(command, override):
+    validate(command, composed(command, override))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_a_meaning_and_a_rule(command):
+    page, cfg = outline(command), composed(command)
+    named = {item.name for item in (*page.options, *page.parts)}
+    assert cfg.keys() <= named, "each line needs its meaning as a comment"
+    assert named - cfg.keys() <= {part.name for part in page.parts if part.default == "null"}
+    assert page.about and all(option.name in RULES for option in page.options)
+    validate(command, cfg)
+
+
+def test_every_file_is_reached():
+    parts = {part.name for command in COMMANDS for part in outline(command).parts} | {"hydra"}
+    reached = {f"{part}/{choice}" for part in parts for choice in choices(part)} | COMMANDS.keys()
+    files = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.yaml")}
+    assert files == reached
+    assert all(meaning for part in parts for meaning in choices(part).values())
+
+
+def flattened(name: str, node) -> list[str]:
+    """The dotted keys of all values."""
+    if not isinstance(node, dict):
+        return [name]
+    return [key for inner, value in node.items() for key in flattened(f"{name}.{inner}", value)]
+
+
+def test_rules_are_about_settings_that_exist():
+    exist = {option.name for command in COMMANDS for option in outline(command).options}
+    for part in {part.name for command in COMMANDS for part in outline(command).parts}:
+        exist |= {key for choice in choices(part) for key in flattened(part, settings(part, choice))}
+    assert RULES.keys() <= exist
+
+
+def test_top_level_files_only_compose():
+    for command in COMMANDS:
+        cfg = yaml.safe_load((FOLDER / f"{command}.yaml").read_text())
+        nested = [key for key, value in cfg.items() if isinstance(value, dict)]
+        assert not nested, "settings of a part belong in its own folder"
+
+
+@pytest.mark.parametrize("key", sorted(RULES))
+def test_every_rule_refuses_a_mapping(key):
+    assert RULES[key]({"a": 1})
+
+
+def test_a_whole_number_stands_for_a_number():
+    cfg = composed("train", "missing=1", "learning_rate=1")
+    validate("train", cfg)
+    with pytest.raises(InputError, match=r"missing=1\.01"):
+        validate("train", cfg | {"missing": 1.01})

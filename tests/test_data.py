@@ -1,0 +1,249 @@
+"""Data sets by name, and data sets with holes."""
+
+import gzip
+import hashlib
+import http.server
+import os
+import socket
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torchvision import datasets as torchvision_datasets
+
+from viscos.data import datasets
+from viscos.data.datasets import DATASETS, Images, load
+from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.errors import InputError
+
+NAMES = [os.path.splitext(name)[0] for name, _ in torchvision_datasets.MNIST.resources]
+
+
+def idx(array):
+    """The bytes of a uint8 array in MNIST's file format."""
+    return np.array([8 * 256 + array.ndim, *array.shape], dtype=">i4").tobytes() + array.astype(np.uint8).tobytes()
+
+
+def idx_files(last=255):
+    """The four files of a small forgery: one training image, and a whole test set with one bright pixel."""
+    images = np.zeros((10_000, 28, 28), dtype=np.uint8)
+    images[0, 0, 0] = last
+    one = np.zeros((1, 28, 28), dtype=np.uint8)
+    return dict(zip(NAMES, [idx(one), idx(one[:, 0, 0]), idx(images), idx(np.arange(10_000) % 10)], strict=True))
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serves the forgery from this machine in the place of MNIST's mirrors."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    resources = []
+    for name, data in idx_files().items():
+        packed = gzip.compress(data)
+        (folder / f"{name}.gz").write_bytes(packed)
+        resources.append((f"{name}.gz", hashlib.md5(packed).hexdigest()))
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=folder))
+    threading.Thread(target=partial(httpd.serve_forever, poll_interval=0.01), daemon=True).start()
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [f"http://127.0.0.1:{httpd.server_port}/"])
+    monkeypatch.setattr(torchvision_datasets.MNIST, "resources", resources)
+    yield folder
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def files_under(folder):
+    return sorted(p for p in folder.rglob("*")) if folder.exists() else []
+
+
+def test_digits_are_split_once_and_for_all():
+    train, test = load("digits", "train"), load("digits", "test")
+    assert train.values.shape == (1437, 1, 8, 8) and test.values.shape == (360, 1, 8, 8)
+    assert train.shape == (1, 8, 8) and len(train) == 1437 and train.classes == 10
+    assert train.values.dtype == torch.float32 and train.labels.dtype == torch.int64
+    assert train.values.min() == 0 and train.values.max() == 1
+    assert torch.equal(load("digits", "test").values, test.values)
+    shares = [torch.bincount(part.labels, minlength=10) / len(part) for part in (train, test)]
+    assert torch.allclose(*shares, atol=0.003)
+    whole = torch.cat([train.values, test.values]).flatten(1)
+    assert len(whole.unique(dim=0)) == 1797  # all of scikit-learn's images, none of them twice
+
+
+@pytest.mark.skipif(not os.environ.get("VISCOS_DATA_DIR"), reason="VISCOS_DATA_DIR is not set")
+def test_real_mnist():
+    if not os.path.exists(os.path.join(os.environ["VISCOS_DATA_DIR"], "MNIST", "raw", NAMES[2])):
+        pytest.skip("VISCOS_DATA_DIR has no MNIST")
+    test = load("mnist", "test", download=False)
+    assert test.values.shape == (10_000, 1, 28, 28) and test.labels[:5].tolist() == [7, 2, 1, 0, 4]
+    assert test.values.max() == 1 and abs(test.values.mean().item() - 0.1325) < 1e-3
+
+
+def test_unknown_name_and_split_are_refused():
+    with pytest.raises(InputError, match=r"'mnits'.*digits, fashion_mnist, mnist"):
+        load("mnits", "train")
+    with pytest.raises(InputError, match="train or test"):
+        load("digits", "validation")
+
+
+def test_the_registry_takes_another_data_set(monkeypatch):
+    made = Images("dots", torch.ones(2, 1, 2, 2), None, 0)
+    monkeypatch.setitem(DATASETS, "dots", lambda split, root, download: made)
+    assert load("dots", "train") is made
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
+def test_missing_files_are_named(tmp_path, monkeypatch, name, kind):
+    monkeypatch.setenv("VISCOS_DATA_DIR", str(tmp_path / "data"))
+    with pytest.raises(InputError) as caught:
+        load(name, "train", download=False)
+    message = str(caught.value)
+    assert "\n" not in message and "VISCOS_DATA_DIR" in message
+    assert str(tmp_path / "data" / kind / "raw") in message and all(file in message for file in NAMES)
+    assert files_under(tmp_path) == []
+
+
+def test_without_a_network_nothing_is_left_behind(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens
+    with pytest.raises(InputError, match="getting them failed") as caught:
+        load("mnist", "test", root=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert files_under(tmp_path) == [] and capfd.readouterr() == ("", "")
+
+
+def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(datasets, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [f"http://127.0.0.1:{listener.getsockname()[1]}/"])
+        with pytest.raises(InputError, match="timed out"):
+            load("mnist", "test", root=tmp_path)
+    assert files_under(tmp_path) == [] and socket.getdefaulttimeout() is None
+
+
+def test_downloads_quietly_and_only_once(tmp_path, server, capfd):
+    first = load("mnist", "test", root=tmp_path / "data")
+    assert first.values[0, 0, 0, 0] == 1 and first.labels[:3].tolist() == [0, 1, 2]
+    assert sorted(os.listdir(tmp_path / "data/MNIST/raw")) == sorted(NAMES)
+    assert capfd.readouterr() == ("", "")
+    for file in server.iterdir():
+        file.unlink()
+    assert torch.equal(load("mnist", "test", root=tmp_path / "data").values, first.values)
+
+
+def test_a_wrong_download_is_refused(tmp_path, server):
+    (server / f"{NAMES[2]}.gz").write_bytes(b"a page about cookies")
+    with pytest.raises(InputError, match="getting them failed"):
+        load("mnist", "test", root=tmp_path / "data")
+    assert files_under(tmp_path / "data") == []
+
+
+def test_packed_files_put_there_by_hand_are_unpacked(tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, data in idx_files(last=51).items():
+        (raw / f"{name}.gz").write_bytes(gzip.compress(data))
+    assert load("mnist", "test", root=tmp_path, download=False).values[0, 0, 0, 0] == pytest.approx(0.2)
+
+
+def test_damaged_and_short_files_are_refused(tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, data in idx_files().items():
+        (raw / name).write_bytes(data[:1000])
+    with pytest.raises(InputError, match="cannot be read"):
+        load("mnist", "test", root=tmp_path)
+    (raw / NAMES[2]).write_bytes(idx(np.zeros((5, 28, 28))))
+    (raw / NAMES[3]).write_bytes(idx(np.zeros(5)))
+    with pytest.raises(InputError, match="not 10000 of 28x28"):
+        load("mnist", "test", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "says"),
+    [
+        (torch.full((1, 1, 2, 2), 255.0), None, "saw 255 to 255"),
+        (torch.full((1, 1, 2, 2), -1.0), None, "saw -1 to -1"),
+        (torch.full((1, 1, 2, 2), float("nan")), None, "saw nan"),
+        (torch.zeros(1, 2, 2), None, "shape"),
+        (torch.zeros(1, 1, 2, 2, dtype=torch.float64), None, "float64"),
+        (torch.zeros(2, 1, 2, 2), torch.zeros(1, dtype=torch.int64), "labels"),
+        (torch.zeros(2, 1, 2, 2), torch.zeros(2), "labels"),
+    ],
+)
+def test_images_of_another_kind_are_refused(values, labels, says):
+    with pytest.raises(InputError, match=says):
+        Images("x", values, labels, 0)
+
+
+def small(n=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand((n, 1, 3, 2), generator=generator)
+    return values, torch.rand((n, 1, 3, 2), generator=generator) < 0.5, torch.arange(n) % 3
+
+
+def test_hidden_values_are_out_of_reach():
+    values, observed, labels = small()
+    data = IncompleteImages(values, observed, labels)
+    kept = values.clone()
+    values.zero_()
+    assert torch.equal(data.values.isnan(), ~observed) and torch.equal(data.values[observed], kept[observed])
+    held = [v for v in vars(data).values() if torch.is_tensor(v) and v.is_floating_point()]
+    assert len(held) == 1 and held[0].isnan().any()
+
+
+def test_hidden_garbage_is_welcome_and_observed_garbage_is_not():
+    values, observed, _ = small()
+    garbage = torch.where(observed, values, 1e9)
+    assert torch.equal(IncompleteImages(garbage, observed).values[observed], values[observed])
+    with pytest.raises(InputError, match=r"\[0, 1\]"):
+        IncompleteImages(values * 255, observed)
+    with pytest.raises(InputError, match="not finite"):
+        IncompleteImages(torch.where(observed, float("nan"), values), observed)
+    with pytest.raises(InputError, match="labels"):
+        IncompleteImages(values, observed, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(InputError, match="N, C, H, W"):
+        IncompleteImages(values[0], observed[0])
+
+
+def test_batches_visit_every_item_once_with_its_number():
+    values, observed, labels = small()
+    data = IncompleteImages(values, observed, labels)
+    order = epoch_order(len(data), seed=1, epoch=0)
+    batches = list(data.batches(3, order))
+    assert [len(batch) for batch in batches] == [3, 3, 1] and data.shape == (1, 3, 2)
+    assert torch.equal(torch.cat([batch.index for batch in batches]), order)
+    for batch in batches:
+        assert torch.equal(batch.observed, observed[batch.index]) and torch.equal(batch.label, labels[batch.index])
+        assert torch.equal(batch.values[batch.observed], values[batch.index][batch.observed])
+    assert torch.equal(torch.cat([batch.index for batch in data.batches(4)]), torch.arange(7))
+
+
+def test_one_mask_for_all_and_no_labels():
+    values, observed, _ = small()
+    batch = IncompleteImages(values, observed[0]).batch(torch.tensor([6, 6]))
+    assert batch.label is None and torch.equal(batch.observed, observed[:1].expand(2, -1, -1, -1))
+
+
+def test_bad_indices_are_refused():
+    data = IncompleteImages(*small())
+    for index in (torch.tensor([7]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor([[0]])):
+        with pytest.raises(InputError, match="index"):
+            data.batch(index)
+    with pytest.raises(InputError, match="batch_size"):
+        data.batches(0)
+
+
+def test_epoch_order_depends_on_the_arguments_alone():
+    order = epoch_order(100, 3, 1)
+    assert torch.equal(order.sort().values, torch.arange(100))
+    torch.rand(5)
+    assert torch.equal(order, epoch_order(100, 3, 1))
+    assert not torch.equal(order, epoch_order(100, 3, 2)) and not torch.equal(order, epoch_order(100, 4, 1))

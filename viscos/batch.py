@@ -1,0 +1,78 @@
+"""Observations with holes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from viscos.errors import InputError
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """A batch of partly observed items.
+
+    Hidden values are NaN, so that using one by mistake shows at once.
+    """
+
+    values: Tensor
+    """**y** (B, …), NaN where hidden."""
+    observed: Tensor
+    """The mask of O (B, …), bool, true where the value is known."""
+    index: Tensor
+    """Each item's number in its data set (B,), int64; keys its random numbers."""
+    label: Tensor | None = None
+    """Class of each item (B,), int64, if there is one."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """The mask of H (B, …), bool."""
+        return ~self.observed
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def filled(self, value: Tensor | float = 0.0) -> Tensor:
+        """**y** with `value` (a number, or a tensor that broadcasts) in the holes (B, …)."""
+        fill = torch.as_tensor(value, dtype=self.values.dtype, device=self.values.device)
+        return torch.where(self.observed, self.values, fill)
+
+    def select(self, index: Tensor) -> Incomplete:
+        """The items at `index`."""
+        label = None if self.label is None else self.label[index]
+        return Incomplete(self.values[index], self.observed[index], self.index[index], label)
+
+    def to(self, device: torch.device | str) -> Incomplete:
+        """The same batch on `device`."""
+        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Incomplete(**{k: None if v is None else v.to(device) for k, v in moved.items()})
+
+
+def incomplete(values: Tensor, observed: Tensor, index: Tensor | None = None, label: Tensor | None = None) -> Incomplete:
+    """Checks a batch and hides what is not observed.
+
+    `values` (B, …) floating point; `observed` bool, of the same shape or of the shape of one item.
+    Raises `InputError` if the shapes or dtypes do not fit, or if an observed value is not finite.
+    """
+    if not values.is_floating_point():
+        raise InputError(f"values must be floating point, got {values.dtype}; convert with .float()")
+    if observed.dtype != torch.bool:
+        raise InputError(f"observed must be bool (true where a value is known), got {observed.dtype}; convert with .bool()")
+    if values.dim() < 2:
+        raise InputError(f"values need a leading batch axis, got shape {tuple(values.shape)}; use values[None] for one item")
+    if observed.shape not in (values.shape, values.shape[1:], values.shape[2:]):
+        raise InputError(
+            f"observed has shape {tuple(observed.shape)}, values have {tuple(values.shape)}; "
+            "give one mask for each item, or one mask of the shape of an item"
+        )
+    observed = observed.to(values.device).expand(values.shape)
+    bad = ~torch.isfinite(values) & observed
+    if bad.any():
+        item = int(bad.flatten(1).any(1).nonzero()[0])
+        raise InputError(f"item {item} has {int(bad[item].sum())} observed values that are not finite; mark them as hidden")
+    if index is None:
+        index = torch.arange(len(values), device=values.device)
+    return Incomplete(values.masked_fill(~observed, float("nan")), observed, index, label)

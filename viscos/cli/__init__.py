@@ -1,0 +1,58 @@
+"""The command line: `viscos train|impute|eval|bench`.
+
+This file imports neither torch nor Hydra, so that help and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+
+from viscos.cli import completion, help
+from viscos.cli.outline import COMMANDS
+from viscos.errors import InputError
+from viscos.version import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: the process's own) and returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    first = arguments[0] if arguments else "--help"
+    label = f"viscos {first}" if first in COMMANDS else "viscos"
+    try:
+        return _dispatch(first, arguments[1:])
+    except InputError as error:
+        print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{label}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(first: str, rest: list[str]) -> int:
+    if first in COMMANDS:
+        return _command(first, rest)
+    answers: dict[str, Callable[[], str]] = {
+        "-h": help.overview,
+        "--help": help.overview,
+        "--version": lambda: f"viscos {__version__}",
+        "--completion": lambda: completion.script(rest[0] if rest else "bash"),
+        "--complete": lambda: "\n".join(completion.candidates(rest[0] if rest else "")),
+    }
+    if first not in answers:
+        near = difflib.get_close_matches(first, [*COMMANDS, *answers], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command {first!r}; {hint} `viscos --help` explains them")
+    print(answers[first]())
+    return 0
+
+
+def _command(command: str, arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(help.command(command))
+        return 0
+    from viscos.cli import app, resume
+
+    folder = resume.requested(arguments) if command == "train" else None
+    return resume.run(folder, arguments) if folder else app.run(command, arguments)

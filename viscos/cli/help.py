@@ -1,0 +1,113 @@
+"""Help for people."""
+
+from __future__ import annotations
+
+from viscos.cli.outline import COMMANDS, Option, choices, outline
+
+_EXAMPLES = {
+    "train": (
+        ("viscos train", "bundled 8 × 8 digits, half of the pixels missing"),
+        ("viscos train dataset=mnist missing=0.9", "MNIST, nine pixels in ten missing"),
+        ("viscos train missing=0", "complete data: maximum likelihood"),
+        ("viscos train flow.channels=64 epochs=5", "any setting can be changed"),
+        ("viscos train --multirun missing=0.5,0.9", "one run for each value"),
+        ("viscos train experiment=debug", "two steps, to see that everything runs"),
+        ("viscos train resume=outputs/train/RUN", "continue a run"),
+    ),
+    "impute": (
+        ("viscos impute checkpoint=outputs/train/RUN", "test items, half of the pixels missing"),
+        ("viscos impute checkpoint=RUN mask=center8", "the middle missing"),
+        ("viscos impute checkpoint=RUN mask=center8 mask.size=4", "a smaller middle"),
+        ("viscos impute checkpoint=RUN mask=half mask.side=left", "one half missing"),
+        ("viscos impute checkpoint=RUN mask=file mask.path=FILE", "a mask of your own"),
+        ("viscos impute checkpoint=RUN posterior=diagonal steps=500", "another posterior, fitted longer"),
+    ),
+    "eval": (
+        ("viscos eval checkpoint=outputs/train/RUN", "the whole test split, with the run's own masks"),
+        ("viscos eval checkpoint=RUN mask=center8", "other masks"),
+        ("viscos eval checkpoint=RUN items=100 draws=16", "fewer items, more draws"),
+    ),
+    "bench": (
+        ("viscos bench", "an untrained flow, on digits"),
+        ("viscos bench checkpoint=outputs/train/RUN", "a trained one"),
+        ("viscos bench checkpoint=RUN solvers=[anderson,paper] rates=[0.9]", "some solvers at one rate"),
+    ),
+}
+
+_OVERVIEW_EXAMPLES = (
+    _EXAMPLES["train"][0],
+    _EXAMPLES["train"][1],
+    _EXAMPLES["train"][4],
+    ("viscos impute checkpoint=outputs/train/RUN mask=center8", "complete test items, the middle missing"),
+    ("viscos eval checkpoint=outputs/train/RUN", "measure on the test split"),
+)
+
+_FLAGS = (
+    ("--cfg job", "print every setting with its value, and stop"),
+    ("--multirun, -m", "run once for each of the values that commas separate"),
+    ("--hydra-help", "flags of Hydra, which composes the settings"),
+    ("--help, -h", "this page"),
+)
+
+
+def overview() -> str:
+    """The page of `viscos --help`."""
+    return "\n".join(
+        (
+            "viscos: conditional samples of normalizing flows when parts of an observation are missing",
+            "",
+            "Usage: viscos COMMAND [key=value ...]",
+            "",
+            "Commands:",
+            _table(tuple(COMMANDS.items())),
+            "",
+            "Examples:",
+            _table(_OVERVIEW_EXAMPLES),
+            "",
+            "More:",
+            _table(
+                (
+                    ("viscos COMMAND --help", "options, their meaning and default, and examples"),
+                    ("viscos COMMAND --cfg job", "every setting with its value"),
+                    ("viscos --version", "the version"),
+                    ('eval "$(viscos --completion bash)"', "completion of commands, keys and values, in bash"),
+                )
+            ),
+            "",
+            "Each run has a folder of its own, outputs/COMMAND/<date>_<time>_<id>, below the current folder.",
+        )
+    )
+
+
+def command(name: str) -> str:
+    """The page of `viscos <name> --help`."""
+    page = outline(name)
+    lines = [page.about, "", f"Usage: viscos {name} [key=value ...]", ""]
+    lines += ["Examples:", _table(_EXAMPLES[name]), ""]
+    lines += ["Options, with their defaults:", _table(tuple(_row(option) for option in page.options)), ""]
+    lines += ["Parts; each is one of several choices, * is the default:"]
+    for part in page.parts:
+        lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
+    lines += ["", f"A part's own settings are written with a dot: {_dotted(page.parts)}.", ""]
+    lines += ["Flags:", _table(_FLAGS), ""]
+    lines += [f"The run's folder is outputs/{name}/<date>_<time>_<id>, below the current folder."]
+    return "\n".join(lines)
+
+
+def _dotted(parts: tuple[Option, ...]) -> str:
+    return "flow.channels=64" if any(part.name == "flow" for part in parts) else "mask=center8 mask.size=4"
+
+
+def _row(option: Option) -> tuple[str, str]:
+    needed = option.default == "???"
+    return f"{option.name}={'…' if needed else option.default}", option.meaning + (" (needed)" if needed else "")
+
+
+def _choices(part: Option) -> tuple[tuple[str, str], ...]:
+    found = choices(part.name).items()
+    return tuple((name + (" *" if name == part.default else ""), meaning) for name, meaning in found)
+
+
+def _table(rows: tuple[tuple[str, str], ...], indent: int = 2) -> str:
+    width = max(len(left) for left, _ in rows)
+    return "\n".join(f"{'':{indent}}{left:{width}}  {right}".rstrip() for left, right in rows)

@@ -1,0 +1,202 @@
+"""Types and ranges of every setting, as a table.
+
+Hydra refuses keys that do not exist; wrong values are refused here, before torch is imported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from viscos.cli.outline import outline
+from viscos.errors import InputError
+from viscos.runs import find_checkpoint
+
+Rule = Callable[[Any], str | None]
+"""Says what a value must be if it is not that, otherwise None."""
+
+CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
+    "mask.side": ("left", "right", "top", "bottom"),
+    "flow.activation": ("lipswish", "elu"),
+    "flow.start": ("gaussian", "standardise", "none"),
+}
+"""Settings that are one of a few words."""
+
+
+def integer(low: int) -> Rule:
+    """A whole number, `low` or more."""
+    return lambda value: None if _is_integer(value) and value >= low else f"must be a whole number, {low} or more"
+
+
+def number(low: float, high: float = math.inf, *, inside: bool = False) -> Rule:
+    """A number from `low` to `high`; strictly between them if `inside`."""
+
+    def check(value: Any) -> str | None:
+        good = _is_number(value) and (low < value < high if inside else low <= value <= high)
+        if good and math.isfinite(value):
+            return None
+        if high == math.inf:
+            return f"must be a number {'above' if inside else 'of at least'} {low}"
+        return f"must be a number {'between' if inside else 'from'} {low} {'and' if inside else 'to'} {high}"
+
+    return check
+
+
+def one_of(choices: tuple[str, ...]) -> Rule:
+    """One of a few words."""
+    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+
+
+def list_of(rule: Rule) -> Rule:
+    """A list, not empty, each of whose entries follows `rule`."""
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list) or not value:
+            return "must be a list such as [1,2]; in the shell, quote it if it has spaces"
+        return next((f"each entry {complaint}" for complaint in map(rule, value) if complaint), None)
+
+    return check
+
+
+def either(first: Rule, second: Rule) -> Rule:
+    """What one of two rules asks for."""
+
+    def check(value: Any) -> str | None:
+        complaints = first(value), second(value)
+        return " or ".join(filter(None, complaints)) if all(complaints) else None
+
+    return check
+
+
+def optional(rule: Rule) -> Rule:
+    """Null, or what `rule` asks for."""
+
+    def check(value: Any) -> str | None:
+        complaint = None if value is None else rule(value)
+        return complaint and f"{complaint}, or null"
+
+    return check
+
+
+def flag(value: Any) -> str | None:
+    """True or false."""
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def text(value: Any) -> str | None:
+    """A word or a path."""
+    return None if isinstance(value, str) and value else "must be a word or a path"
+
+
+def device(value: Any) -> str | None:
+    """A device's name; whether it is there is found out later."""
+    good = isinstance(value, str) and re.fullmatch(r"auto|cpu|cuda(:\d+)?", value)
+    return None if good else "must be cpu, cuda, cuda:<number> or auto"
+
+
+RULES: dict[str, Rule] = {
+    "missing": number(0, 1),
+    "epochs": integer(1),
+    "batch_size": integer(1),
+    "learning_rate": number(0, inside=True),
+    "draws": integer(1),
+    "train_items": optional(integer(1)),
+    "test_items": optional(integer(1)),
+    "max_steps": optional(integer(1)),
+    "log_every": integer(1),
+    "seed": integer(0),
+    "threads": optional(integer(1)),
+    "device": device,
+    "resume": optional(text),
+    "checkpoint": optional(text),
+    "input": optional(text),
+    "items": optional(integer(1)),
+    "steps": integer(0),
+    "samples": integer(1),
+    "solvers": list_of(one_of(("anderson", "newton_krylov", "paper"))),
+    "rates": list_of(number(0, 1)),
+    "center": integer(0),
+    "repeats": integer(1),
+    "dataset.name": text,
+    "dataset.root": optional(text),
+    "dataset.download": flag,
+    "dataset.noise": number(0),
+    "mask.missing": number(0, 1),
+    "mask.size": integer(1),
+    "mask.side": one_of(CHOICES["mask.side"]),
+    "mask.path": text,
+    "flow.blocks": list_of(integer(1)),
+    "flow.channels": either(integer(1), list_of(integer(1))),
+    "flow.fully_connected": integer(0),
+    "flow.activation": one_of(CHOICES["flow.activation"]),
+    "flow.coefficient": number(0, 1, inside=True),
+    "flow.start": one_of(CHOICES["flow.start"]),
+    "flow.first_squeeze": flag,
+    "flow.series.terms": integer(1),
+    "flow.series.roulette": number(0),
+    "flow.series.count": integer(1),
+    "posterior.channels": list_of(integer(1)),
+    "posterior.reflections": integer(0),
+    "solver.tolerance": number(0, inside=True),
+    "solver.budget": integer(1),
+    "solver.memory": integer(1),
+    "solver.restart": integer(1),
+    "solver.newton_budget": integer(1),
+    "solver.mixing": number(0, 1, inside=True),
+    "solver.decay": number(0, 1),
+    "lad.probes": integer(1),
+}
+
+
+def validate(command: str, cfg: dict[str, Any]) -> None:
+    """Raises `InputError` for the first setting of `cfg` that `command` cannot use."""
+    _check_keys(command, cfg)
+    for key, rule in RULES.items():
+        for value in _lookup(cfg, key):
+            complaint = rule(value)
+            if complaint:
+                raise InputError(f"{key}={shown(value)}: {complaint}")
+    if cfg.get("checkpoint") is not None:
+        find_checkpoint(cfg["checkpoint"])
+
+
+def shown(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, list):
+        return "[" + ",".join(map(shown, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _check_keys(command: str, cfg: dict[str, Any]) -> None:
+    page = outline(command)
+    needed = {option.name for option in page.options} | {part.name for part in page.parts if part.default != "null"}
+    for key in sorted(needed - cfg.keys()):
+        raise InputError(f"{key} is not set")
+    for key in sorted(cfg.keys() - needed - {part.name for part in page.parts}):
+        raise InputError(f"there is no option {key!r}; `viscos {command} --help` lists them")
+    for part in page.parts:
+        if not isinstance(cfg.get(part.name, {}), dict):
+            raise InputError(f"{part.name}={shown(cfg[part.name])}: must be one of its choices")
+
+
+def _lookup(cfg: dict[str, Any], key: str) -> list[Any]:
+    """The value at a dotted key in a list, or an empty list if there is none."""
+    node: Any = cfg
+    for name in key.split("."):
+        if not isinstance(node, dict) or name not in node:
+            return []
+        node = node[name]
+    return [node]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

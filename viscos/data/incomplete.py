@@ -1,0 +1,71 @@
+"""A data set of partly observed images, which keeps no complete values to peek at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete, incomplete
+from viscos.data.datasets import check_unit_range
+from viscos.errors import InputError
+from viscos.rng import generator
+
+
+class IncompleteImages:
+    """Images and masks (N, C, H, W); hidden values are overwritten by NaN in a copy of its own.
+
+    `observed` is bool, of the images' shape or of one image's; `labels` int64 (N,). Raises `InputError` if shapes or
+    dtypes do not fit, or if an observed value lies outside [0, 1].
+    """
+
+    values: Tensor
+    """**y** (N, C, H, W), NaN where hidden."""
+    observed: Tensor
+    """The mask of O (N, C, H, W), bool."""
+    labels: Tensor | None
+    """Class of each image (N,), int64, if there is one."""
+
+    def __init__(self, images_values: Tensor, observed: Tensor, labels: Tensor | None = None) -> None:
+        if images_values.dim() != 4:
+            raise InputError(f"images have shape {tuple(images_values.shape)}; give (N, C, H, W)")
+        if labels is not None and labels.shape != images_values.shape[:1]:
+            raise InputError(
+                f"labels have shape {tuple(labels.shape)}; give one for each of {len(images_values)} images"
+            )
+        whole = incomplete(images_values, observed)
+        check_unit_range(whole.values, whole.observed)
+        self.values, self.observed = whole.values, whole.observed.clone()
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image (C, H, W)."""
+        return tuple(self.values.shape[1:])
+
+    def batch(self, index: Tensor) -> Incomplete:
+        """The items at `index` (B,), int64; their numbers go with them and key their random numbers."""
+        if index.dtype != torch.int64 or index.dim() != 1:
+            raise InputError(f"index is {index.dtype} of shape {tuple(index.shape)}; give int64 of shape (B,)")
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+            raise InputError(
+                f"index runs from {int(index.min())} to {int(index.max())}; there are items 0 to {len(self) - 1}"
+            )
+        label = None if self.labels is None else self.labels[index]
+        return Incomplete(self.values[index], self.observed[index], index, label)
+
+    def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Incomplete]:
+        """Batches of `batch_size` (the last may be smaller) in `order` (any int64 indices), else from first to last."""
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; give at least 1")
+        order = torch.arange(len(self)) if order is None else order
+        return (self.batch(part) for part in order.split(batch_size) if len(part))
+
+
+def epoch_order(n: int, seed: int, epoch: int) -> Tensor:
+    """The order (n,), int64, in which epoch number `epoch` visits `n` items; a function of the arguments alone."""
+    return torch.randperm(n, generator=generator(seed, "order", epoch))

@@ -1,0 +1,109 @@
+"""What a flow is: a bijection between data and latent, with a standard normal latent.
+
+Names follow the paper: y data, x latent, f: x → y is `to_data`, g = f⁻¹: y → x is `to_latent`, G = ∂g/∂y.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from viscos.errors import InputError
+from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
+from viscos.linear import GMRES, Chain, Inverse, Jacobian, LinearOperator
+from viscos.roots import LatentEquation, RootFinder, anderson
+from viscos.solution import Solution
+
+
+class Flow(nn.Module):
+    """Base class of all flows.
+
+    A subclass writes one method, `to_latent_and_ladj`; everything else has a general, slower form here, which a subclass
+    overrides where it knows better. All tensors have a leading batch axis, and a latent has the shape of its datum.
+
+    Example:
+        >>> class Scale(Flow):
+        ...     def to_latent_and_ladj(self, y):
+        ...         return 2 * y, y.new_full((len(y),), y[0].numel() * math.log(2))
+        >>> Scale().log_prob(torch.zeros(1, 3)).shape
+        torch.Size([1])
+    """
+
+    shape: torch.Size | None = None
+    """Shape of an item, if the flow has a fixed one."""
+
+    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x = g(y) (B, …) and log|det G(y)| (B,), both differentiable."""
+        raise NotImplementedError(f"{type(self).__name__} must define to_latent_and_ladj(y) -> (x, log|det G|)")
+
+    def to_latent(self, y: Tensor) -> Tensor:
+        """x = g(y) (B, …)."""
+        return self.to_latent_and_ladj(y)[0]
+
+    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """x = g(y) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
+        return self.to_latent_and_ladj(y)
+
+    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """x = g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
+        return torch.func.jvp(self.to_latent, (y,), (v,))
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        """x = g(y) (B, …) and G(y) as an operator; neither carries a graph."""
+        jacobian = Jacobian(self.to_latent, y)
+        return jacobian.value, FlowJacobian([jacobian], y.shape)
+
+    @torch.no_grad()
+    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
+        """y = f(x), with a verdict on each item: the root of g(y) = x, to 1e-5 (1e-9 in double)."""
+        solver = solver or anderson(tolerance=1e-9 if x.dtype == torch.float64 else 1e-5, budget=100)
+        hidden = torch.ones_like(x, dtype=torch.bool)
+        equation = LatentEquation.build(self, torch.zeros_like(x), hidden, x)
+        return solver.solve(equation, equation.start())
+
+    def skeleton(self, y: Tensor) -> AffineSkeleton:
+        """An affine map close to g, for starts and preconditioners; here the diagonal of G at `y`, estimated."""
+        return estimated_skeleton(self, y)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log p(y) in nats (B,): the paper's equation 1."""
+        self.check(y)
+        x, ladj = self.to_latent_and_ladj(y)
+        return self.base_log_prob(x) + ladj
+
+    def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""
+        each = -0.5 * (x.square() + math.log(2 * math.pi))
+        return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
+
+    def check(self, y: Tensor) -> None:
+        """Refuses data of the wrong shape or dtype with `InputError`."""
+        if self.shape is not None and y.shape[1:] != self.shape:
+            raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
+        if not y.is_floating_point():
+            raise InputError(f"data must be floating point, got {y.dtype}; convert with .float()")
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.dtype != y.dtype:
+            raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
+
+
+class FlowJacobian(Chain):
+    """G as the product of its layers' Jacobians, which can be inverted layer by layer."""
+
+    def inverse(self) -> LinearOperator:
+        """J = G⁻¹: each layer inverted in its own way, last layer first."""
+        parts = [invert(part) for part in reversed(self.parts)]
+        return Chain(parts, self.shape)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return FlowJacobian([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
+
+
+def invert(operator: LinearOperator) -> LinearOperator:
+    """The inverse by the operator's own rule, or by GMRES."""
+    rule = getattr(operator, "inverse", None)
+    return rule() if rule is not None else Inverse(operator, GMRES(tolerance=1e-4, budget=400, restart=60))
+

@@ -1,0 +1,102 @@
+"""A flow made of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from viscos.flows.bijection import Flow, FlowJacobian
+from viscos.flows.layer import Layer
+from viscos.flows.residual import Residual
+from viscos.flows.skeleton import AffineSkeleton
+from viscos.linear import LinearOperator
+from viscos.roots import RootFinder
+from viscos.solution import Solution
+
+
+class Composed(Flow):
+    """g = gₗ ∘ … ∘ g₁: layers in the direction data → latent, for items of a fixed `shape`."""
+
+    def __init__(self, layers: Iterable[Layer], shape: Iterable[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.shape = torch.Size(shape)
+
+    def to_latent(self, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            y = layer(y)
+        return y
+
+    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x and log|det G|; of large residual layers an estimate, with the same probes at every call."""
+        generator, total = torch.Generator().manual_seed(0), y.new_zeros(len(y))
+        for layer in self.layers:
+            y, ladj = layer.ladj(y, generator)
+            total = total + ladj
+        return y, total
+
+    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        generator, total = generator or torch.Generator().manual_seed(0), y.new_zeros(len(y))
+        for layer in self.layers:
+            y, ladj = layer.ladj_surrogate(y, generator)
+            total = total + ladj
+        return y, total
+
+    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            y, v = layer.tangent(y, v)
+        return y, v
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        shape, parts = y.shape, []
+        for layer in self.layers:
+            y, part = layer.linearize(y)
+            parts.append(part)
+        return y, FlowJacobian(parts, shape)
+
+    @torch.no_grad()
+    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
+        """y = f(x), layer by layer; each counts its share of an evaluation of the network.
+
+        With a `solver`, the root of g(y) = x instead.
+        """
+        if solver is not None:
+            return super().to_data(x, solver)
+        share = 1 / max(1, sum(isinstance(layer, Residual) for layer in self.layers))
+        status = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        residual, evaluations = x.new_zeros(len(x)), x.new_zeros(len(x))
+        for layer in reversed(self.layers):
+            found = layer.inverse(x)
+            x = found.value
+            status = torch.maximum(status, found.status)
+            residual = torch.maximum(residual, found.residual)
+            evaluations = evaluations + found.evaluations * share
+        return Solution(x, status, residual, evaluations)
+
+    @torch.no_grad()
+    def skeleton(self, y: Tensor) -> AffineSkeleton:
+        assert self.shape is not None
+        ones = y.new_ones(1, *self.shape)
+        skeleton = AffineSkeleton(ones, torch.zeros_like(ones))
+        for layer in self.layers:
+            skeleton = layer.skeleton(skeleton)
+        return skeleton
+
+    @torch.no_grad()
+    def initialize(self, y: Tensor) -> None:
+        """Sets the data-dependent layers from a batch of complete data (B, …)."""
+        for layer in self.layers:
+            y = layer.initialize(y)
+
+    @torch.no_grad()
+    def renormalize(self, iterations: int = 1) -> None:
+        """Restores the constraints of every layer; call it after each step of an optimiser."""
+        for layer in self.layers:
+            layer.renormalize(iterations)
+
+    def lipschitz(self) -> list[float]:
+        """A certified bound of the Lipschitz constant of each residual branch; the flow is invertible if all are < 1."""
+        return [layer.branch.lipschitz() for layer in self.layers if isinstance(layer, Residual)]

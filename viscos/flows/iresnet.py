@@ -1,0 +1,87 @@
+"""Invertible residual networks, for images and for vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from viscos.errors import InputError
+from viscos.flows.composed import Composed
+from viscos.flows.image import Squeeze
+from viscos.flows.layer import Affine, Layer
+from viscos.flows.lipschitz import ACTIVATIONS
+from viscos.flows.residual import Residual, conv_branch, dense_branch
+from viscos.flows.series import Series
+from viscos.flows.whitening import Whitening
+
+
+def iresnet(
+    shape: Sequence[int],
+    *,
+    blocks: Sequence[int] = (8,),
+    channels: int | Sequence[int] = 32,
+    fully_connected: int = 0,
+    start: str = "gaussian",
+    activation: str = "lipswish",
+    coefficient: float = 0.9,
+    series: Series | None = None,
+    first_squeeze: bool = False,
+) -> Composed:
+    """An iResNet (Behrmann et al., 2019) with the estimators of residual flows (Chen et al., 2019).
+
+    For images `shape` is (C, H, W): `blocks[s]` residual blocks (3-1-3 convolutions with `channels` in between, each
+    followed by ActNorm) at each scale, a squeeze between scales (and before the first one with `first_squeeze`), all
+    undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is dense.
+    `start` is the first layer: `gaussian` (whitening by a Gaussian fitted to observed entries), `standardise` (each
+    entry by its observed mean and deviation) or `none`. `coefficient` bounds the norm of every linear map.
+    """
+    shape, series = tuple(shape), series or Series()
+    _check(shape, blocks, start, activation, coefficient, first_squeeze)
+    widths = [channels] * len(blocks) if isinstance(channels, int) else list(channels)
+    layers: list[Layer] = []
+    if start == "gaussian":
+        layers.append(Whitening(shape))
+    elif start == "standardise":
+        layers.append(Affine(shape, learn=False))
+    first, size, squeezes = True, shape, 0
+    for scale, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        if len(shape) == 3 and (scale > 0 or first_squeeze):
+            layers.append(Squeeze())
+            size, squeezes = (4 * size[0], size[1] // 2, size[2] // 2), squeezes + 1
+        for _ in range(count):
+            if len(shape) == 3:
+                branch = conv_branch(size[0], width, (size[1], size[2]), activation, coefficient, first)
+            else:
+                branch = dense_branch(shape[0], width, activation, coefficient, first)
+            layers += [Residual(branch, series), Affine(size, per_channel=len(shape) == 3)]
+            first = False
+    layers += [Squeeze(undo=True) for _ in range(squeezes)]
+    d = 1
+    for n in shape:
+        d *= n
+    for _ in range(fully_connected):
+        layers += [Residual(dense_branch(d, widths[-1], activation, coefficient), series), Affine(shape)]
+    return Composed(layers, shape)
+
+
+def _check(
+    shape: tuple[int, ...],
+    blocks: Sequence[int],
+    start: str,
+    activation: str,
+    coefficient: float,
+    first_squeeze: bool,
+) -> None:
+    if len(shape) not in (1, 3):
+        raise InputError(f"an iResNet takes vectors (d,) or images (C, H, W), got shape {shape}")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"flow.activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
+    if start not in ("gaussian", "standardise", "none"):
+        raise InputError(f"flow.start is {start!r}; choose gaussian, standardise or none")
+    if not 0 < coefficient < 1:
+        raise InputError(f"flow.coefficient is {coefficient}; it must lie between 0 and 1 for the flow to be invertible")
+    factor = 2 ** (len(blocks) - 1 + int(first_squeeze))
+    if len(shape) == 3 and (shape[1] % factor or shape[2] % factor):
+        raise InputError(
+            f"images of {shape[1]} × {shape[2]} cannot be squeezed {factor.bit_length() - 1} times; "
+            f"give flow.blocks fewer scales, or sizes divisible by {factor}"
+        )

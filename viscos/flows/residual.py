@@ -1,0 +1,220 @@
+"""Residual layers x = y + h(y) with a contraction h (Behrmann et al., 2019; Chen et al., 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from viscos.flows.layer import Layer
+from viscos.flows.lipschitz import ACTIVATIONS, Bounded, BoundedConv2d, BoundedLinear
+from viscos.flows.series import Series
+from viscos.iterate import iterate
+from viscos.linear import Inverse, LinearOperator, Neumann
+from viscos.solution import Solution, item_dot, item_max
+
+
+class Branch(nn.Module):
+    """h = Aₙ ∘ σ ∘ … ∘ A₁ ∘ σ: activations before the maps (pre-activation), each map bounded."""
+
+    def __init__(self, maps: Sequence[Bounded], activation: str, flat: bool = False, first: bool = False) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(maps)
+        kinds = [ACTIVATIONS[activation]() for _ in maps]
+        self.activations = nn.ModuleList([nn.Identity() if first and k == 0 else a for k, a in enumerate(kinds)])
+        self.flat = flat
+
+    def _enter(self, y: Tensor) -> Tensor:
+        return y.flatten(1) if self.flat else y
+
+    def forward(self, y: Tensor) -> Tensor:
+        """h(y) (B, …)."""
+        z = self._enter(y)
+        for activation, linear in zip(self.activations, self.maps, strict=True):
+            z = linear(activation(z))
+        return z.reshape(y.shape)
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """h(y) and ∇h(y) v (B, …), differentiable: the value and its derivative in one pass of pairs."""
+        z, t = self._enter(y), self._enter(v)
+        for activation, linear in zip(self.activations, self.maps, strict=True):
+            weight = linear.effective()
+            if not isinstance(activation, nn.Identity):
+                z, slope = activation.value_and_slope(z)
+                t = slope * t
+            z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
+        return z.reshape(y.shape), t.reshape(v.shape)
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, BranchJacobian]:
+        """h(y) (B, …) and ∇h(y): the slopes of the activations are kept, so a product is as many maps as h has."""
+        z, slopes = self._enter(y), []
+        for activation, linear in zip(self.activations, self.maps, strict=True):
+            slope: Tensor | None = None
+            if not isinstance(activation, nn.Identity):
+                z, slope = activation.value_and_slope(z)
+            slopes.append(slope)
+            z = linear(z)
+        weights = [linear.effective() for linear in self.maps]
+        return z.reshape(y.shape), BranchJacobian(self, slopes, weights, y.shape)
+
+    def lipschitz(self) -> float:
+        """A certified bound of the Lipschitz constant of h."""
+        bound = 1.0
+        for linear in self.maps:
+            bound *= linear.certified_norm()
+        return bound
+
+
+class BranchJacobian(LinearOperator):
+    """∇h at one point."""
+
+    def __init__(
+        self, branch: Branch, slopes: list[Tensor | None], weights: list[Tensor], shape: torch.Size
+    ) -> None:
+        self.branch, self.slopes, self.weights, self.shape = branch, slopes, weights, shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        t = self.branch._enter(v)
+        for slope, weight, linear in zip(self.slopes, self.weights, self.branch.maps, strict=True):
+            t = linear.product(t if slope is None else slope * t, weight)
+        return t.reshape(v.shape)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        t = self.branch._enter(u)
+        for slope, weight, linear in zip(
+            reversed(self.slopes), reversed(self.weights), reversed(list(self.branch.maps)), strict=True
+        ):
+            t = linear.product_transposed(t, weight)
+            t = t if slope is None else slope * t
+        return t.reshape(u.shape)
+
+    def select(self, index: Tensor) -> BranchJacobian:
+        slopes = [None if s is None else s[index] for s in self.slopes]
+        return BranchJacobian(self.branch, slopes, self.weights, torch.Size((len(index), *self.shape[1:])))
+
+
+class ResidualJacobian(LinearOperator):
+    """I + ∇h at one point."""
+
+    def __init__(self, branch: BranchJacobian) -> None:
+        self.branch, self.shape = branch, branch.shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        return v + self.branch.mv(v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return u + self.branch.rmv(u)
+
+    def select(self, index: Tensor) -> ResidualJacobian:
+        return ResidualJacobian(self.branch.select(index))
+
+    def inverse(self) -> LinearOperator:
+        """(I + ∇h)⁻¹ by its Neumann series."""
+        return Inverse(self, Neumann())
+
+
+class Residual(Layer):
+    """x = y + h(y), with its log-determinant by `series`, or exactly where an item has few entries."""
+
+    def __init__(self, branch: Branch, series: Series, exact_below: int = 16) -> None:
+        super().__init__()
+        self.branch, self.series, self.exact_below = branch, series, exact_below
+
+    def forward(self, y: Tensor) -> Tensor:
+        return y + self.branch(y)
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h, t = self.branch.tangent(y, v)
+        return y + h, v + t
+
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        h, jacobian = self.branch.linearize(y)
+        return y + h, ResidualJacobian(jacobian)
+
+    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if y[0].numel() <= self.exact_below:
+            return self._exact(y)
+        h, jacobian = self.branch.linearize(y)
+        return y + h, self.series.value(jacobian, y, generator)
+
+    def ladj_surrogate(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if y[0].numel() <= self.exact_below:
+            return self._exact(y)
+        _, jacobian = self.branch.linearize(y.detach())
+        total, x = y.new_zeros(len(y)), y
+        for v, u in self.series.probes(jacobian, y, generator):
+            h, t = self.branch.tangent(y, v)
+            x = y + h
+            total = total + item_dot(u, t) / self.series.count
+        return x, total
+
+    def _exact(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The dense Jacobian's log-determinant, differentiable."""
+        d, batch = y[0].numel(), len(y)
+        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
+        x, columns = self.tangent(y.repeat_interleave(d, 0), basis)
+        return x.view(batch, d, *y.shape[1:])[:, 0], torch.linalg.slogdet(columns.reshape(batch, d, d))[1]
+
+    @torch.no_grad()
+    def inverse(self, x: Tensor) -> Solution:
+        tolerance = 1e-11 if x.dtype == torch.float64 else 2e-6
+        return iterate(_Inversion(self.branch, x), _Picard(), x, tolerance=tolerance, budget=400)
+
+    def renormalize(self, iterations: int = 1) -> None:
+        for linear in self.branch.maps:
+            linear.renormalize(iterations)
+
+
+@dataclass(frozen=True)
+class _Inversion:
+    """y + h(y) = x."""
+
+    branch: Branch
+    x: Tensor
+
+    def residual(self, z: Tensor) -> Tensor:
+        return z + self.branch(z) - self.x
+
+    def error(self, r: Tensor) -> Tensor:
+        return item_max(r) / item_max(self.x).clamp_min(1.0)
+
+    def select(self, index: Tensor) -> _Inversion:
+        return _Inversion(self.branch, self.x[index])
+
+
+class _Picard:
+    """z ← z − r(z), which converges because h is a contraction."""
+
+    patience = 50
+
+    def init(self, problem: _Inversion, z: Tensor, r: Tensor) -> None:
+        """No state."""
+
+    def step(self, problem: _Inversion, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
+        z = z - r
+        return z, problem.residual(z), 1.0, None
+
+    def select(self, state: None, index: Tensor) -> None:
+        """No state."""
+
+
+def conv_branch(
+    channels: int, hidden: int, size: tuple[int, int], activation: str, coefficient: float, first: bool = False
+) -> Branch:
+    """The 3-1-3 branch: 3×3 convolution, 1×1, 3×3."""
+    maps = [
+        BoundedConv2d(channels, hidden, 3, size, coefficient),
+        BoundedConv2d(hidden, hidden, 1, size, coefficient),
+        BoundedConv2d(hidden, channels, 3, size, coefficient),
+    ]
+    return Branch(maps, activation, first=first)
+
+
+def dense_branch(d: int, hidden: int, activation: str, coefficient: float, first: bool = False) -> Branch:
+    """A fully connected branch d → hidden → hidden → d."""
+    maps = [BoundedLinear(a, b, coefficient) for a, b in ((d, hidden), (hidden, hidden), (hidden, d))]
+    return Branch(maps, activation, flat=True, first=first)
+

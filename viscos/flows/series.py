@@ -1,0 +1,71 @@
+"""log|det(I + A)| of a contraction A, by its power series and Hutchinson probes.
+
+    value      log det(I + A) = Σ_{k≥1} (−1)^{k+1}/k  tr A^k
+    gradient   ∇ log det(I + A) = tr((I + A)⁻¹ ∇A) = E[uᵀ (∇A) v],   u = Σ_{k≥0} (−Aᵀ)^k v
+
+The series is cut after a fixed number of terms, or at a random one with each term weighted by one over the
+probability of reaching it (Russian roulette: Chen et al., 2019), which makes it unbiased. The terms need no graph: only the last
+product does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from viscos.linear import LinearOperator
+from viscos.solution import item_dot
+
+
+@dataclass(frozen=True)
+class Series:
+    """How the series is estimated."""
+
+    terms: int = 8
+    """Terms that are always taken."""
+    roulette: float = 0.0
+    """Mean number of further, randomly many terms (geometric); 0 cuts the series at `terms`, with a bias."""
+    count: int = 1
+    """Hutchinson probes."""
+
+    def coefficients(self, generator: torch.Generator) -> list[float]:
+        """The weight of each term k = 0, 1, …: one, then one over the probability of reaching the term."""
+        weights = [1.0] * self.terms
+        if self.roulette <= 0:
+            return weights
+        stay, reach = self.roulette / (1 + self.roulette), 1.0
+        while float(torch.rand((), generator=generator)) < stay:
+            reach *= stay
+            weights.append(1 / reach)
+        return weights
+
+    def value(self, A: LinearOperator, like: Tensor, generator: torch.Generator) -> Tensor:
+        """An estimate of log det(I + A) (B,), without a gradient."""
+        total = like.new_zeros(len(like))
+        for _ in range(self.count):
+            v = rademacher(like, generator)
+            w, sign = v, 1.0
+            for k, weight in enumerate(self.coefficients(generator), start=1):
+                w = A.rmv(w)
+                total += sign * weight / k * item_dot(w, v) / self.count
+                sign = -sign
+        return total
+
+    def probes(self, A: LinearOperator, like: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs (v, u) such that E[uᵀ (∇A) v] = ∇ log det(I + A)."""
+        for _ in range(self.count):
+            v = rademacher(like, generator)
+            u, w = v, v
+            for weight in self.coefficients(generator)[1:]:
+                w = -A.rmv(w)
+                u = u + weight * w
+            yield v, u
+
+
+def rademacher(like: Tensor, generator: torch.Generator, mask: Tensor | None = None) -> Tensor:
+    """Independent signs of the shape of `like` (B, …), zero outside `mask`; drawn on the CPU."""
+    signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
+    return signs if mask is None else signs * mask

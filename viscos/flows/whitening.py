@@ -1,0 +1,90 @@
+"""A dense Gaussian first layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.flows.layer import Layer
+from viscos.flows.skeleton import AffineSkeleton
+from viscos.gaussian import Gaussian
+from viscos.linear import LinearOperator
+from viscos.solution import Solution
+
+
+class Whitening(Layer):
+    """x = W (y − μ) with W = Σ^(−1/2), symmetric positive definite.
+
+    With it a flow starts as the Gaussian N(μ, Σ) instead of independent pixels. The symmetric root, rather than a
+    triangular one, keeps the paper's assumption A1: every principal block of a positive definite matrix is invertible.
+    μ and Σ are estimated from observed entries only, and are not trained.
+    """
+
+    W: Tensor
+    W_inverse: Tensor
+    mean: Tensor
+    log_det: Tensor
+    initialized: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        d = torch.Size(shape).numel()
+        self.register_buffer("W", torch.eye(d))
+        self.register_buffer("W_inverse", torch.eye(d))
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("log_det", torch.zeros(()))
+        self.register_buffer("initialized", torch.tensor(False))
+
+    @torch.no_grad()
+    def set_gaussian(self, gaussian: Gaussian) -> None:
+        """Takes μ and Σ over."""
+        W = gaussian.whitening().double()
+        self.W.copy_(W)
+        self.W_inverse.copy_(torch.linalg.inv(W))
+        self.log_det.copy_(torch.linalg.slogdet(W)[1])
+        self.mean.copy_(gaussian.mean.view_as(self.mean))
+        self.initialized.fill_(True)
+
+    def _product(self, v: Tensor, matrix: Tensor) -> Tensor:
+        return (v.flatten(1) @ matrix).reshape(v.shape)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self._product(y - self.mean, self.W)
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self(y), self._product(v, self.W)
+
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        return self(y), _SharedSymmetric(self.W, self.W_inverse, y.shape)
+
+    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self(y), self.log_det.expand(len(y))
+
+    def inverse(self, x: Tensor) -> Solution:
+        return Solution.exact(self._product(x, self.W_inverse) + self.mean)
+
+    def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
+        shift = -self._product(self.mean[None], self.W)
+        if below.W is None and bool((below.scale == 1).all()) and bool((below.shift == 0).all()):
+            return AffineSkeleton(below.scale, shift, self.W)
+        diagonal = self.W.diagonal().view(1, *self.mean.shape)
+        return AffineSkeleton(below.scale * diagonal, below.shift * diagonal + shift, below.W)
+
+
+class _SharedSymmetric(LinearOperator):
+    """One symmetric matrix for every item."""
+
+    def __init__(self, matrix: Tensor, inverted: Tensor, shape: torch.Size) -> None:
+        self.matrix, self.inverted, self.shape = matrix, inverted, shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        return (v.flatten(1) @ self.matrix).reshape(v.shape)
+
+    rmv = mv
+
+    def inverse(self) -> LinearOperator:
+        """W⁻¹."""
+        return _SharedSymmetric(self.inverted, self.matrix, self.shape)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return _SharedSymmetric(self.matrix, self.inverted, torch.Size((len(index), *self.shape[1:])))

@@ -1,0 +1,262 @@
+"""The Gaussian with closed forms for everything: a yardstick, and where a flow may start from.
+
+With S the covariance, μ the mean and O, H the observed and hidden entries of an item,
+
+    E[y^H | y^O] = μ^H + S^HO (S^OO)⁻¹ (y^O − μ^O)
+    log p(y^O)   = −½ [ rᵀ (S^OO)⁻¹ r + log det S^OO + |O| log 2π ],   r = y^O − μ^O
+
+Every item of a batch has its own O. With P the projection on O, P S P + (I − P) has the same inverse and determinant
+on O and one size for all, so one batched Cholesky factorisation serves a whole chunk. Its rows outside O are those of
+the identity; sorted to the end, all but the longest item's are dropped, which changes no result and, with much
+missing, nearly all of the cost. With little missing the same is done with H and S⁻¹, see `_through_hidden`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete, incomplete
+from viscos.errors import InputError
+
+ROWS = 4096
+"""Training items taken at a time: large enough for fast products, small enough for little memory."""
+FACTOR_BYTES = 2**27
+"""Memory for the factors of one chunk of items, in bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """N(mean, covariance), in float64 inside. Items may have any shape whose size is d; results have it again.
+
+    Raises `InputError` if the sizes do not fit or the covariance is not symmetric positive definite.
+    """
+
+    mean: Tensor
+    """μ (d,), float64."""
+    covariance: Tensor
+    """S (d, d), float64."""
+
+    def __post_init__(self) -> None:
+        mean, covariance = self.mean.detach().double(), self.covariance.detach().double()
+        if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
+            shapes = f"{tuple(mean.shape)} and {tuple(covariance.shape)}"
+            raise InputError(f"mean and covariance have shapes {shapes}; give (d,) and (d, d)")
+        if not torch.allclose(covariance, covariance.T, rtol=1e-5, atol=1e-8):  # false for NaN too
+            raise InputError("the covariance is not symmetric, or not finite; give (S + S.T) / 2")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", (covariance + covariance.T) / 2)
+        _ = self._factor
+
+    @classmethod
+    def from_complete(cls, values: Tensor, noise: float = 0.0, floor: float = 1e-6) -> Gaussian:
+        """Mean and covariance (over N) of complete `values` (N, *shape).
+
+        `noise` is the standard deviation of noise added to the values; it enters the diagonal squared. Eigenvalues are
+        raised to `floor` (in squared units of the values), without which constant entries have no density.
+        """
+        return cls.from_incomplete(values, values.new_ones(values.shape[1:], dtype=torch.bool), floor, noise)
+
+    @classmethod
+    def from_incomplete(cls, values: Tensor, observed: Tensor, floor: float = 0.01, noise: float = 0.0) -> Gaussian:
+        """From observed entries only: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
+
+        Each covariance is the sum of the products of two centred entries where both are observed, over their count; 0
+        where they never are. Such a matrix need not be positive definite: `noise`² is added to its diagonal, then its
+        eigenvalues are raised to `floor` (both in squared units of the values). An entry that is never observed gets
+        the average mean and the average variance of the others. Products are taken in the dtype of `values`, sums
+        of chunks in float64. Raises `InputError` if nothing is observed, or an observed value is not finite.
+        """
+        if not (noise >= 0 and floor > 0):
+            raise InputError(f"noise is {noise} and floor is {floor}; give noise >= 0 and floor > 0")
+        mean = observed_mean(values, observed)
+        size, dtype = len(mean), torch.float64 if values.dtype == torch.float64 else torch.float32
+        products = torch.zeros((size, size), dtype=torch.float64, device=values.device)
+        pairs = torch.zeros_like(products)
+        for y, known in _chunks(values, observed):
+            centred = torch.where(known, y - mean, 0).to(dtype)
+            products += centred.T @ centred
+            # Every pair is seen every time when nothing is hidden: no second product.
+            pairs += len(y) if known.all() else known.to(dtype).T @ known.to(dtype)
+        covariance = products / pairs.clamp(min=1)
+        covariance.diagonal().copy_(_averages(products.diagonal(), pairs.diagonal()) + noise**2)
+        return cls(mean, _raise_eigenvalues(covariance, floor))
+
+    def to(self, device: torch.device | str) -> Gaussian:
+        """The same distribution on `device`; itself, with its factors, if it is there already."""
+        if self.mean.device == torch.device(device):
+            return self
+        return Gaussian(self.mean.to(device), self.covariance.to(device))
+
+    def whitening(self) -> Tensor:
+        """W = S^(−1/2) (d, d), float64, symmetric positive definite: W (y − μ) is standard normal."""
+        eigenvalues, vectors = torch.linalg.eigh(self.covariance)
+        return (vectors * eigenvalues.rsqrt()) @ vectors.T
+
+    def conditional(self, values: Tensor, observed: Tensor) -> Tensor:
+        """E[y | y^O] (B, *shape) of `values` (B, *shape); observed entries are returned as they are.
+
+        What `values` hold where `observed` (bool, B, *shape, or *shape) is false does not matter. Raises `InputError`
+        if shapes or dtypes do not fit, or an observed value is not finite.
+        """
+        batch = self._batch(values, observed)
+        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        mean = self.mean.expand_as(y)
+        return batch.filled((mean + self._correction(known, y - mean)).view_as(values).to(values.dtype))
+
+    def conditional_sample(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
+        """One draw from p(y | y^O) (B, *shape), of standard normal `noise` (B, d) or (B, *shape).
+
+        By Matheron's rule: z ~ N(μ, S) has the right spread and the wrong y^O; moving it by the conditional mean of the
+        difference, z + S^:O (S^OO)⁻¹ (y^O − z^O), sets it right. Raises `InputError` as `conditional` does.
+        """
+        batch = self._batch(values, observed)
+        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        if noise.shape not in (y.shape, values.shape):
+            raise InputError(f"noise has shape {tuple(noise.shape)}; give one number an entry, {tuple(y.shape)}")
+        joint = self.mean + noise.double().reshape(y.shape) @ self._factor.T
+        return batch.filled((joint + self._correction(known, y - joint)).view_as(values).to(values.dtype))
+
+    def log_prob_observed(self, values: Tensor, observed: Tensor) -> Tensor:
+        """log p(y^O) (B,), float64, in nats; 0 for an item with nothing observed. Raises as `conditional` does."""
+        batch = self._batch(values, observed)
+        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        parts = []
+        for rows in self._rows(known):
+            block = _Block.of(self.covariance, known[rows])
+            residual = block.gather((y - self.mean)[rows])
+            distance = (residual * block.solve(residual)).sum(1)
+            parts.append(-0.5 * (distance + block.log_det() + known[rows].sum(1).double() * math.log(2 * math.pi)))
+        return torch.cat(parts)
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        """L with L Lᵀ = S (d, d)."""
+        factor, info = torch.linalg.cholesky_ex(self.covariance)
+        if info:
+            raise InputError("the covariance is not positive definite; add noise, or raise its eigenvalues to a floor")
+        return factor
+
+    def _batch(self, values: Tensor, observed: Tensor) -> Incomplete:
+        batch = incomplete(values, observed)
+        if batch.values[0:1].numel() != len(self.mean) * min(1, len(values)):
+            raise InputError(
+                f"items have shape {tuple(values.shape[1:])}; this Gaussian is over {len(self.mean)} entries"
+            )
+        return batch
+
+    def _correction(self, known: Tensor, difference: Tensor) -> Tensor:
+        """S^:O (S^OO)⁻¹ difference^O (B, d), right on H at least; `difference` may be anything outside O."""
+        difference = torch.where(known, difference, 0.0)
+        few = _longest(~known) < _longest(known)
+        route = self._through_hidden if few else self._through_observed
+        return torch.cat([route(known[rows], difference[rows]) for rows in self._rows(~known if few else known)])
+
+    def _through_observed(self, known: Tensor, difference: Tensor) -> Tensor:
+        block = _Block.of(self.covariance, known)
+        return block.scatter(block.solve(block.gather(difference)), len(self.mean)) @ self.covariance
+
+    def _through_hidden(self, known: Tensor, difference: Tensor) -> Tensor:
+        """By S^HO (S^OO)⁻¹ = −(Λ^HH)⁻¹ Λ^HO with Λ = S⁻¹: a factor of the size of H, cheaper when little is missing."""
+        block = _Block.of(self._precision, ~known)
+        return -block.scatter(block.solve(block.gather(difference @ self._precision)), len(self.mean))
+
+    @cached_property
+    def _precision(self) -> Tensor:
+        """Λ = S⁻¹ (d, d)."""
+        return torch.cholesky_inverse(self._factor)
+
+    def _rows(self, mask: Tensor) -> list[slice]:
+        """Chunks of items whose blocks of `mask` fit into `FACTOR_BYTES`."""
+        step = max(1, FACTOR_BYTES // (8 * max(1, _longest(mask)) ** 2))
+        return [slice(start, start + step) for start in range(0, max(1, len(mask)), step)]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Factors of S^OO for a chunk of b items, k the most entries that one of them observes; or of Λ^HH, H for O."""
+
+    index: Tensor
+    """Numbers of the observed entries (b, k), filled up with some that are not."""
+    valid: Tensor
+    """Which of `index` are observed (b, k)."""
+    factor: Tensor
+    """Cholesky factors (b, k, k), or (1, k, k) if all items share one mask."""
+
+    @classmethod
+    def of(cls, covariance: Tensor, known: Tensor) -> _Block:
+        longest = _longest(known)
+        index = known.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
+        valid = known.gather(1, index)
+        shared = len(known) > 1 and bool((known == known[:1]).all())
+        i, v = (index[:1], valid[:1]) if shared else (index, valid)
+        identity = torch.eye(longest, dtype=covariance.dtype, device=covariance.device)
+        matrix = torch.where(v[:, :, None] & v[:, None, :], covariance[i[:, :, None], i[:, None, :]], identity)
+        return cls(index, valid, torch.linalg.cholesky(matrix))
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """The observed entries of `vector` (b, d) -> (b, k), 0 where there are fewer than k."""
+        return torch.where(self.valid, vector.gather(1, self.index), 0.0)
+
+    def scatter(self, entries: Tensor, size: int) -> Tensor:
+        """The entries (b, k) back in their places, 0 elsewhere (b, size)."""
+        return entries.new_zeros(len(entries), size).scatter(1, self.index, entries)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """(S^OO)⁻¹ right (b, k)."""
+        if len(self.factor) == len(right):
+            return torch.cholesky_solve(right[..., None], self.factor)[..., 0]
+        return torch.cholesky_solve(right.T, self.factor[0]).T
+
+    def log_det(self) -> Tensor:
+        """log det S^OO (b,) or (1,)."""
+        return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _longest(mask: Tensor) -> int:
+    """The most true entries of an item of `mask` (B, d)."""
+    return int(mask.sum(1).max()) if len(mask) else 0
+
+
+def observed_mean(values: Tensor, observed: Tensor) -> Tensor:
+    """Mean of each entry over the items that observe it (d,), float64; one that none observes gets the others' average.
+
+    `values` (N, *shape), `observed` bool (N, *shape) or (*shape). Raises `InputError` if nothing is observed, if shapes
+    or dtypes do not fit, or if an observed value is not finite.
+    """
+    total = torch.zeros(values[:1].numel(), dtype=torch.float64, device=values.device)
+    count = torch.zeros_like(total)
+    for y, known in _chunks(values, observed):
+        total += torch.where(known, y, 0).sum(0)
+        count += known.sum(0)
+    if not count.any():
+        raise InputError(f"none of {len(values)} items has an observed entry; give some data to fit")
+    return _averages(total, count)
+
+
+def _averages(total: Tensor, count: Tensor) -> Tensor:
+    """total / count, with the average of the others where the count is 0."""
+    average = total / count.clamp(min=1)
+    return torch.where(count > 0, average, average[count > 0].mean())
+
+
+def _chunks(values: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """`values` in float64, with NaN where hidden, and `observed`, some items at a time and flat (b, d)."""
+    each = observed.shape == values.shape
+    for start in range(0, len(values), ROWS):
+        rows = slice(start, start + ROWS)
+        batch = incomplete(values[rows], observed[rows] if each else observed)
+        yield batch.values.double().flatten(1), batch.observed.flatten(1)
+
+
+def _raise_eigenvalues(matrix: Tensor, floor: float) -> Tensor:
+    """The symmetric `matrix` (d, d) with eigenvalues of at least `floor`; unchanged if they are already."""
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    if eigenvalues[0] >= floor:
+        return matrix
+    return (vectors * eigenvalues.clamp(min=floor)) @ vectors.T

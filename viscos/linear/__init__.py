@@ -1,0 +1,12 @@
+"""Linear operators and linear solvers, which never know each other."""
+
+from viscos.linear.gmres import GMRES as GMRES
+from viscos.linear.neumann import Neumann as Neumann
+from viscos.linear.operator import Block as Block
+from viscos.linear.operator import Chain as Chain
+from viscos.linear.operator import Diagonal as Diagonal
+from viscos.linear.operator import Inverse as Inverse
+from viscos.linear.operator import Jacobian as Jacobian
+from viscos.linear.operator import LinearOperator as LinearOperator
+from viscos.linear.operator import Matrix as Matrix
+from viscos.linear.operator import dense as dense

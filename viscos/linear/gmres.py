@@ -1,0 +1,127 @@
+"""Batched restarted GMRES (Saad and Schultz, 1986).
+
+Departures from the textbook, and why:
+- every item of the batch has its own Hessenberg matrix; an item that is done early does not disturb the others;
+- orthogonalisation is classical Gram–Schmidt done twice: two batched products instead of a loop over the basis, and as
+  orthogonal as the modified form;
+- the preconditioner stands on the right, so the residual that is minimised is that of the system itself;
+- a breakdown (the Krylov space is exhausted) ends the item's basis with a zero vector, which the least-squares problem
+  then gives the coefficient zero;
+- each restart is one step of the common loop, which recomputes the true residual: what the recurrence claims is only
+  used to end a cycle early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.iterate import iterate
+from viscos.linear.operator import LinearOperator
+from viscos.linear.problem import LinearProblem
+from viscos.solution import Solution
+
+
+@dataclass(frozen=True)
+class GMRES:
+    """GMRES(restart) for a batch of systems A z = b."""
+
+    tolerance: float = 1e-3
+    """Relative residual ‖A z − b‖ / ‖b‖."""
+    budget: float = 100
+    """Products an item, the recomputed residuals included."""
+    restart: int = 30
+    """Dimension of the Krylov space between restarts."""
+    patience: int = 2
+    """Restarts without progress after which an item counts as stalled."""
+
+    def __call__(self, A: LinearOperator, b: Tensor, preconditioner: LinearOperator | None = None) -> Solution:
+        """Solves A z = b; b (B, …); `preconditioner` is an operator close to A⁻¹."""
+        problem = LinearProblem(A, b, preconditioner)
+        return iterate(
+            problem, self, torch.zeros_like(b), tolerance=self.tolerance, budget=self.budget, start_residual=-b
+        )
+
+    def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> None:
+        """No state: each cycle begins from the residual."""
+
+    def select(self, state: Any, index: Tensor) -> None:
+        """No state."""
+
+    def step(self, problem: LinearProblem, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
+        """One cycle; costs its products and one for the true residual."""
+        krylov = _Krylov(-r, min(self.restart, z[0].numel()))
+        target = 0.9 * self.tolerance * krylov.beta / problem.error(r).clamp_min(torch.finfo(z.dtype).tiny)
+        products = 0
+        while products < krylov.size and bool((krylov.residual() > target).any()):
+            krylov.extend(problem.A.mv(problem.precondition(krylov.last.view_as(z))).flatten(1))
+            products += 1
+        z = z + problem.precondition(krylov.minimiser().view_as(z))
+        return z, problem.residual(z), products + 1.0, None
+
+
+class _Krylov:
+    """An orthonormal Krylov basis and the QR factors of its Hessenberg matrix, by Givens rotations."""
+
+    def __init__(self, r: Tensor, size: int) -> None:
+        r = r.flatten(1)
+        batch, d = r.shape
+        self.size, self.k = size, 0
+        self.tiny = 10 * torch.finfo(r.dtype).eps
+        self.beta = r.norm(dim=1)
+        self.V = r.new_zeros(size + 1, batch, d)
+        self.V[0] = r / torch.where(self.beta > 0, self.beta, 1).unsqueeze(1)
+        self.R = torch.eye(size, dtype=r.dtype, device=r.device).repeat(batch, 1, 1)
+        self.g = r.new_zeros(batch, size + 1)
+        self.g[:, 0] = self.beta
+        self.rotations: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def last(self) -> Tensor:
+        """The newest basis vector (B, d)."""
+        return self.V[self.k]
+
+    def residual(self) -> Tensor:
+        """What the recurrence claims for the norm of the residual (B,)."""
+        return self.g[:, self.k].abs()
+
+    def extend(self, w: Tensor) -> None:
+        """Takes in w = A M v for the last basis vector v."""
+        k, V = self.k, self.V[: self.k + 1]
+        size = w.norm(dim=1)
+        h = w.new_zeros(len(w), k + 1)
+        for _ in range(2):
+            c = torch.einsum("kbd,bd->bk", V, w)
+            w = w - torch.einsum("kbd,bk->bd", V, c)
+            h = h + c
+        below = w.norm(dim=1)
+        below = torch.where(below > self.tiny * size, below, torch.zeros_like(below))
+        self.V[k + 1] = torch.where(below.unsqueeze(1) > 0, w / torch.where(below > 0, below, 1).unsqueeze(1), 0)
+        self._rotate(h, below)
+        self.k += 1
+
+    def _rotate(self, h: Tensor, below: Tensor) -> None:
+        k = self.k
+        for i, (c, s) in enumerate(self.rotations):
+            upper, lower = h[:, i].clone(), h[:, i + 1].clone()
+            h[:, i], h[:, i + 1] = c * upper + s * lower, c * lower - s * upper
+        length = torch.hypot(h[:, k], below)
+        dead = length == 0  # the basis of this item ended earlier: its further coefficients are zero
+        c = torch.where(dead, 1, h[:, k] / torch.where(dead, 1, length))
+        s = torch.where(dead, 0, below / torch.where(dead, 1, length))
+        self.rotations.append((c, s))
+        h[:, k] = torch.where(dead, 1, length)
+        self.R[:, : k + 1, k] = h
+        g = self.g[:, k].clone()
+        self.g[:, k], self.g[:, k + 1] = torch.where(dead, 0, c * g), torch.where(dead, g, -s * g)
+
+    def minimiser(self) -> Tensor:
+        """The combination of basis vectors with the smallest residual (B, d)."""
+        k = self.k
+        if k == 0:
+            return torch.zeros_like(self.V[0])
+        y = torch.linalg.solve_triangular(self.R[:, :k, :k], self.g[:, :k, None], upper=True)
+        return torch.einsum("kbd,bk->bd", self.V[:k], y.squeeze(-1))

@@ -1,0 +1,198 @@
+"""What a matrix is, apart from how it is inverted: a batch of square matrices known by their products.
+
+Operators act on tensors with the shape of the data (B, …), never flattened by hand and never indexed by a list of
+coordinates: a restricted block of every item has one size for the whole batch (see `Block`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from viscos.solution import Solution
+
+
+class LinearOperator:
+    """A batch of square matrices A; `shape` is that of the tensors it acts on (B, …)."""
+
+    shape: torch.Size
+
+    def mv(self, v: Tensor) -> Tensor:
+        """A v (B, …)."""
+        raise NotImplementedError
+
+    def rmv(self, u: Tensor) -> Tensor:
+        """Aᵀ u (B, …)."""
+        raise NotImplementedError
+
+    def select(self, index: Tensor) -> LinearOperator:
+        """The matrices of the items at `index`."""
+        return _Selected(self, index)
+
+    @property
+    def T(self) -> LinearOperator:
+        """Aᵀ."""
+        return Transpose(self)
+
+    @property
+    def size(self) -> int:
+        """Rows of each matrix, d."""
+        return self.shape[1:].numel()
+
+
+class Transpose(LinearOperator):
+    """Aᵀ."""
+
+    def __init__(self, base: LinearOperator) -> None:
+        self.base, self.shape = base, base.shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self.base.rmv(v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self.base.mv(u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Transpose(self.base.select(index))
+
+
+class _Selected(LinearOperator):
+    """Some items of an operator that cannot drop the others: no saving, but right."""
+
+    def __init__(self, base: LinearOperator, index: Tensor) -> None:
+        self.base, self.index = base, index
+        self.shape = torch.Size((len(index), *base.shape[1:]))
+
+    def _through(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        full = v.new_zeros(self.base.shape)
+        full[self.index] = v
+        return product(full)[self.index]
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self._through(self.base.mv, v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self._through(self.base.rmv, u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return _Selected(self.base, self.index[index])
+
+
+class Matrix(LinearOperator):
+    """Dense matrices (B, d, d), acting on tensors of `shape` (default (B, d))."""
+
+    def __init__(self, matrix: Tensor, shape: Sequence[int] | None = None) -> None:
+        self.matrix = matrix
+        self.shape = torch.Size(shape if shape is not None else matrix.shape[:2])
+
+    def mv(self, v: Tensor) -> Tensor:
+        return (self.matrix @ v.flatten(1).unsqueeze(-1)).view_as(v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return (self.matrix.mT @ u.flatten(1).unsqueeze(-1)).view_as(u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Matrix(self.matrix[index], (len(index), *self.shape[1:]))
+
+
+class Diagonal(LinearOperator):
+    """diag(s), with s (B, …) or one for all items (1, …)."""
+
+    def __init__(self, scale: Tensor, batch: int | None = None) -> None:
+        self.scale = scale
+        self.shape = torch.Size((batch or len(scale), *scale.shape[1:]))
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self.scale * v
+
+    rmv = mv
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Diagonal(self.scale if len(self.scale) == 1 else self.scale[index], len(index))
+
+
+class Jacobian(LinearOperator):
+    """∂fn/∂y at y by automatic differentiation: the general, slow way; one graph serves all products."""
+
+    def __init__(self, fn: Callable[[Tensor], Tensor], y: Tensor) -> None:
+        self.shape = y.shape
+        with torch.enable_grad():
+            self._y = y.detach().requires_grad_()
+            self._value = fn(self._y)
+            # The product with the transpose is linear in u, so differentiating it by u gives the product itself.
+            self._u = torch.zeros_like(self._value, requires_grad=True)
+            (self._pullback,) = torch.autograd.grad(self._value, self._y, self._u, create_graph=True)
+        self.value = self._value.detach()
+
+    def mv(self, v: Tensor) -> Tensor:
+        return torch.autograd.grad(self._pullback, self._u, v, retain_graph=True)[0]
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return torch.autograd.grad(self._value, self._y, u, retain_graph=True)[0]
+
+
+class Block(LinearOperator):
+    """P A P + (I − P), with P the projection on `mask`: a restricted block, padded to one size for every item.
+
+    Its determinant is that of the block A[mask, mask].
+    """
+
+    def __init__(self, base: LinearOperator, mask: Tensor) -> None:
+        self.base, self.mask, self.shape = base, mask, base.shape
+
+    def _pad(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        return torch.where(self.mask, product(torch.where(self.mask, v, 0)), v)
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self._pad(self.base.mv, v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self._pad(self.base.rmv, u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Block(self.base.select(index), self.mask[index])
+
+
+class Chain(LinearOperator):
+    """The product of operators; the first acts first."""
+
+    def __init__(self, parts: Sequence[LinearOperator], shape: Sequence[int]) -> None:
+        self.parts, self.shape = list(parts), torch.Size(shape)
+
+    def mv(self, v: Tensor) -> Tensor:
+        for part in self.parts:
+            v = part.mv(v)
+        return v
+
+    def rmv(self, u: Tensor) -> Tensor:
+        for part in reversed(self.parts):
+            u = part.rmv(u)
+        return u
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Chain([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
+
+
+class Inverse(LinearOperator):
+    """A⁻¹ by a linear solver: a solver bound to an operator is an operator again."""
+
+    def __init__(self, base: LinearOperator, solve: Callable[[LinearOperator, Tensor], Solution]) -> None:
+        self.base, self.solve, self.shape = base, solve, base.shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self.solve(self.base, v).value
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self.solve(self.base.T, u).value
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return Inverse(self.base.select(index), self.solve)
+
+
+def dense(operator: LinearOperator, like: Tensor) -> Tensor:
+    """The matrices written out (B, d, d), by d products, in the dtype and on the device of `like`."""
+    d, shape = operator.size, operator.shape
+    basis = torch.eye(d, dtype=like.dtype, device=like.device).view(d, 1, *shape[1:])
+    return torch.stack([operator.mv(e.expand(shape)).flatten(1) for e in basis], dim=-1)

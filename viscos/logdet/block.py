@@ -1,0 +1,40 @@
+"""Solves with the restricted block at one completion, shared by the adjoint and by the estimators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.linear import GMRES, Block, LinearOperator
+from viscos.roots.equation import LinearSolver
+
+
+class BlockSolver:
+    """(G^HH)⁻ᵀ at one completion, and a ledger: which items were solved, and how many products that took.
+
+    An item that was not solved gets zero, so that it cannot harm the shared parameters, and is marked in `ok`.
+    """
+
+    def __init__(
+        self,
+        G: LinearOperator,
+        hidden: Tensor,
+        preconditioner: LinearOperator | None = None,
+        solver: LinearSolver | None = None,
+    ) -> None:
+        self.G, self.hidden = G, hidden
+        self.block = Block(G, hidden)
+        self.preconditioner = preconditioner
+        self.solver = solver or GMRES()
+        self.ok = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
+        self.products = torch.zeros(len(hidden), device=hidden.device)
+
+    @torch.no_grad()
+    def transposed(self, a: Tensor) -> Tensor:
+        """λ with (G^HH)ᵀ λ = a^H (B, …), zero on O."""
+        M = None if self.preconditioner is None else self.preconditioner.T
+        found = self.solver(self.block.T, torch.where(self.hidden, a, 0), M)
+        self.products += found.evaluations
+        self.ok &= found.converged
+        keep = self.hidden & found.converged.view(-1, *[1] * (a.dim() - 1))
+        return torch.where(keep, found.value, 0)

@@ -1,0 +1,121 @@
+"""Estimators of the gradient of log|det J^OO|.
+
+Each gives a *surrogate*: a number for each item whose gradient is, in expectation, the wanted one. Only `Exact` gives a
+surrogate whose value means anything; values are the business of `viscos.logdet.value`.
+
+With J = G⁻¹ and the Schur identity log|det J^OO| = log|det G^HH| − log|det G| there are two ways to probe. Both are
+E[uᵀ (∇G) v] with u and v held fixed, so both cost one differentiable pass with a tangent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from viscos.flows.bijection import Flow, invert
+from viscos.flows.series import rademacher
+from viscos.logdet.block import BlockSolver
+from viscos.solution import item_dot
+
+
+class LogDetEstimator(Protocol):
+    """Anything that gives the gradient of log|det J^OO|."""
+
+    def surrogate(
+        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x = g(y) (B, …) and the surrogate (B,), both differentiable in y (B, …) and in the flow's parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The dense Jacobian and `slogdet`: for few entries, and for tests."""
+
+    def surrogate(
+        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x and log|det J^OO| itself."""
+        batch, d = len(y), y[0].numel()
+        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
+        x, columns = flow.to_latent_and_tangent(y.repeat_interleave(d, 0), basis)
+        G = columns.reshape(batch, d, d).mT
+        H = block.hidden.flatten(1)
+        padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))
+        value = torch.linalg.slogdet(padded)[1] - torch.linalg.slogdet(G)[1]
+        return x.view(batch, d, *y.shape[1:])[:, 0], value
+
+
+@dataclass(frozen=True)
+class CLADE:
+    """The corrected estimator: ∇ log|det G^HH| by probes on H, minus the flow's own ∇ log|det G| (equation 7).
+
+    With a probe v on H and (G^HH)ᵀ u = v, ∇ log|det G^HH| = E[uᵀ (∇G) v].
+    """
+
+    probes: int = 1
+
+    def surrogate(
+        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x and the surrogate."""
+        x, ladj = flow.to_latent_and_ladj_surrogate(y, generator)
+        total = -ladj
+        for _ in range(self.probes):
+            v = rademacher(y, generator, block.hidden)
+            u = block.transposed(v)
+            _, Gv = flow.to_latent_and_tangent(y, v)
+            total = total + item_dot(u, Gv) / self.probes
+        return x, total
+
+
+@dataclass(frozen=True)
+class NLADE:
+    """The natural estimator: ∇ log|det J^OO| = −tr[(J^OO)⁻¹ m^OO(J (∇G) J)], by probes on O (equation 6).
+
+    The paper's equation lacks the minus sign: ∇(G⁻¹) = −G⁻¹ (∇G) G⁻¹. For a probe v on O, with v padded by zeros,
+
+        a = J v,   b = Jᵀ P_Oᵀ (J^OO)⁻ᵀ v,   ∇ log|det J^OO| = −E[bᵀ (∇G) a].
+
+    No product with J is needed for b: it solves Gᵀ b = (·; 0) with b^O = v, so b^H = −(G^HH)⁻ᵀ (Gᵀ v)^H.
+    """
+
+    probes: int = 1
+
+    def surrogate(
+        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x and the surrogate."""
+        total, x = y.new_zeros(len(y)), None
+        J = invert(block.G)
+        for _ in range(self.probes):
+            v = rademacher(y, generator, ~block.hidden)
+            with torch.no_grad():
+                a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
+            x, Ga = flow.to_latent_and_tangent(y, a)
+            total = total - item_dot(b, Ga) / self.probes
+        assert x is not None
+        return x, total
+
+
+@dataclass(frozen=True)
+class Auto:
+    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H in the batch."""
+
+    probes: int = 1
+    exact_below: int = 16
+
+    def surrogate(
+        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x and the surrogate."""
+        return self.choose(block.hidden).surrogate(flow, y, block, generator)
+
+    def choose(self, hidden: Tensor) -> LogDetEstimator:
+        """The estimator for a batch with this mask of H (B, …)."""
+        if hidden[0].numel() <= self.exact_below:
+            return Exact()
+        return NLADE(self.probes) if int(hidden.sum()) * 2 >= hidden.numel() else CLADE(self.probes)

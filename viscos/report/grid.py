@@ -1,0 +1,96 @@
+"""Pictures of completions: one column an item; original, masked, some draws, their mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from viscos import atomic
+from viscos.errors import InputError
+
+HIDDEN = (0.52, 0.44, 0.60)
+"""Colour of hidden pixels, RGB: a muted violet, which no grey image holds."""
+FAILED = (0.75, 0.25, 0.20)
+"""Colour of values that are not finite in a completion, RGB: a failed item is seen at once."""
+GAP = 2
+"""Pixels between images, white."""
+SMALLEST = 56
+"""Height and width in pixels up to which tiny images are enlarged."""
+
+
+def completion_grid(truth: Tensor, observed: Tensor, draws: Tensor, mean: Tensor, columns: int = 16) -> Tensor:
+    """One picture (3, H', W'), float in [0, 1], of the first `columns` of N items.
+
+    Rows: `truth` (N, C, H, W) in [0, 1] (NaN is shown as hidden); the same with the entries hidden that `observed`
+    (bool, the same shape) says; each of `draws` (K, N, C, H, W); `mean` (N, C, H, W). Completions are clamped.
+    Raises `InputError` if shapes or dtypes do not fit or images have neither 1 nor 3 channels.
+    """
+    _check(truth, observed, draws, mean, columns)
+    truth, observed, draws, mean = (t.detach().cpu() for t in (truth, observed, draws, mean))
+    shown = observed[:columns].expand(-1, 3, -1, -1)
+    original = _paint(truth[:columns], HIDDEN)
+    masked = torch.where(shown, original, _colour(HIDDEN))
+    rows = [original, masked, *(_paint(draw[:columns], FAILED) for draw in draws), _paint(mean[:columns], FAILED)]
+    return _tile(torch.stack([_enlarge(row) for row in rows]))
+
+
+def save_png(path: str | Path, grid: Tensor) -> Path:
+    """Saves `grid` (3, H, W), float in [0, 1], as a PNG file, whole or not at all."""
+    from PIL import Image
+
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"the picture's path is {path}; give one that ends in .png")
+    if grid.dim() != 3 or len(grid) != 3 or not grid.is_floating_point():
+        raise InputError(f"the picture is {grid.dtype} of shape {tuple(grid.shape)}; give float (3, H, W) in [0, 1]")
+    pixels = (
+        grid.detach().cpu().nan_to_num(0.0).clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    )
+    return atomic.write(path, lambda temporary: Image.fromarray(pixels).save(temporary, format="PNG"))
+
+
+def _check(truth: Tensor, observed: Tensor, draws: Tensor, mean: Tensor, columns: int) -> None:
+    if truth.dim() != 4 or truth.shape[1] not in (1, 3) or not len(truth):
+        raise InputError(
+            f"images have shape {tuple(truth.shape)}; give (N, C, H, W) with at least one item and 1 or 3 channels"
+        )
+    if observed.shape != truth.shape or observed.dtype != torch.bool:
+        raise InputError(
+            f"observed is {observed.dtype} of shape {tuple(observed.shape)}; give bool {tuple(truth.shape)}"
+        )
+    if mean.shape != truth.shape or draws.shape[1:] != truth.shape:
+        shapes = f"draws {tuple(draws.shape)}, mean {tuple(mean.shape)}"
+        raise InputError(
+            f"completions have shapes {shapes}; give (K, N, C, H, W) and (N, C, H, W), images {tuple(truth.shape)}"
+        )
+    if columns < 1:
+        raise InputError(f"columns is {columns}; give at least 1")
+
+
+def _colour(rgb: tuple[float, float, float]) -> Tensor:
+    return torch.tensor(rgb)[:, None, None]
+
+
+def _paint(images: Tensor, broken: tuple[float, float, float]) -> Tensor:
+    """Images (N, 1 or 3, H, W) as RGB in [0, 1], values that are not finite in the colour `broken`."""
+    rgb = images.float().expand(-1, 3, -1, -1)
+    return torch.where(rgb.isfinite(), rgb.clamp(0, 1), _colour(broken))
+
+
+def _enlarge(images: Tensor) -> Tensor:
+    """Tiny images by an integer factor, each pixel a square."""
+    factor = max(1, SMALLEST // max(images.shape[-2:]))
+    return functional.interpolate(images, scale_factor=factor, mode="nearest") if factor > 1 else images
+
+
+def _tile(cells: Tensor) -> Tensor:
+    """Cells (R, N, 3, h, w) in R rows and N columns, with gaps between and around them."""
+    rows, columns, _, height, width = cells.shape
+    canvas = torch.ones(3, rows * (height + GAP) + GAP, columns * (width + GAP) + GAP)
+    for r in range(rows):
+        for c in range(columns):
+            top, left = GAP + r * (height + GAP), GAP + c * (width + GAP)
+            canvas[:, top : top + height, left : left + width] = cells[r, c]
+    return canvas

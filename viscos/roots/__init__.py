@@ -1,0 +1,14 @@
+"""Root finders for the restricted equation, and the gradient through its solution."""
+
+from viscos.roots.anderson import Anderson as Anderson
+from viscos.roots.equation import DataEquation as DataEquation
+from viscos.roots.equation import LatentEquation as LatentEquation
+from viscos.roots.fallback import Fallback as Fallback
+from viscos.roots.fallback import OnData as OnData
+from viscos.roots.fallback import RootFinder as RootFinder
+from viscos.roots.fixed_point import AlternatingFixedPoint as AlternatingFixedPoint
+from viscos.roots.implicit import implicit as implicit
+from viscos.roots.named import anderson as anderson
+from viscos.roots.named import newton_krylov as newton_krylov
+from viscos.roots.named import paper as paper
+from viscos.roots.newton_krylov import NewtonKrylov as NewtonKrylov

@@ -1,0 +1,151 @@
+"""The restricted equation in its two forms.
+
+Given y^O and x^H, find the completion:
+
+    (G)  g^H(y^H; y^O) = x^H    unknown y^H, Jacobian G^HH        `LatentEquation`
+    (F)  f^O(x^O; x^H) = y^O    unknown x^O, Jacobian J^OO        `DataEquation`
+
+Unknowns are tensors of the shape of the data, zero outside their set, so that items with different masks share a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from viscos.linear import Block, LinearOperator
+from viscos.solution import Solution, item_max
+
+LinearSolver = Callable[..., Solution]
+
+
+class Skeleton(Protocol):
+    """An affine map close to g, cheap to apply and to invert on a block."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """The affine map (B, …)."""
+        ...
+
+    def inverse_block(self, hidden: Tensor) -> LinearOperator:
+        """The inverse of its block on H, as an operator."""
+        ...
+
+
+class Invertible(Protocol):
+    """What the equations need of a flow."""
+
+    def to_latent(self, y: Tensor) -> Tensor: ...
+
+    def to_data(self, x: Tensor) -> Solution: ...
+
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]: ...
+
+    def skeleton(self, y: Tensor) -> Skeleton: ...
+
+
+@dataclass(frozen=True)
+class LatentEquation:
+    """(G): g^H(y^H; y^O) = x^H. Its error is the largest absolute entry of the residual, in latent units."""
+
+    flow: Invertible
+    y: Tensor
+    """The data (B, …), zero where hidden."""
+    hidden: Tensor
+    """The mask of H (B, …)."""
+    x: Tensor
+    """The wanted latent (B, …); only its entries on H matter."""
+    preconditioner: LinearOperator
+    """Close to (G^HH)⁻¹."""
+
+    @staticmethod
+    def build(flow: Invertible, y: Tensor, hidden: Tensor, x: Tensor) -> LatentEquation:
+        """The equation for data `y` (anything finite where hidden), preconditioned by the flow's affine skeleton."""
+        y = torch.where(hidden, 0, y)
+        return LatentEquation(flow, y, hidden, x, flow.skeleton(y).inverse_block(hidden))
+
+    def start(self) -> Tensor:
+        """The solution that the affine skeleton would have (B, …)."""
+        defect = torch.where(self.hidden, self.x - self.flow.skeleton(self.y).apply(self.y), 0)
+        return torch.where(self.hidden, self.preconditioner.mv(defect), 0)
+
+    def complete(self, z: Tensor) -> Tensor:
+        """y with `z` in the holes (B, …)."""
+        return torch.where(self.hidden, z, self.y)
+
+    def latent(self, z: Tensor) -> Tensor:
+        """g of the completion (B, …): one evaluation of the network."""
+        return self.flow.to_latent(self.complete(z))
+
+    def defect(self, latent: Tensor) -> Tensor:
+        """The residual at a completion whose latent is known (B, …)."""
+        return torch.where(self.hidden, latent - self.x, 0)
+
+    def residual(self, z: Tensor) -> Tensor:
+        """g^H(z; y^O) − x^H (B, …)."""
+        return self.defect(self.latent(z))
+
+    def error(self, r: Tensor) -> Tensor:
+        """max |r| (B,)."""
+        return item_max(r)
+
+    def precondition(self, r: Tensor) -> Tensor:
+        """About (G^HH)⁻¹ r (B, …)."""
+        return torch.where(self.hidden, self.preconditioner.mv(r), 0)
+
+    def newton_direction(self, z: Tensor, r: Tensor, solve: LinearSolver) -> Solution:
+        """(G^HH)⁻¹ r at z."""
+        _, G = self.flow.linearize(self.complete(z))
+        return solve(Block(G, self.hidden), r, self.preconditioner)
+
+    def select(self, index: Tensor) -> LatentEquation:
+        """The equations of the items at `index`."""
+        picked = (self.y[index], self.hidden[index], self.x[index], self.preconditioner.select(index))
+        return LatentEquation(self.flow, *picked)
+
+
+@dataclass(frozen=True)
+class DataEquation:
+    """(F): f^O(x^O; x^H) = y^O. Its error is the largest absolute entry of the residual, in data units.
+
+    Evaluating it means inverting the flow, so it is the dearer form; the paper's Newton–Krylov works on it.
+    """
+
+    flow: Invertible
+    y: Tensor
+    hidden: Tensor
+    x: Tensor
+
+    def latent(self, z: Tensor) -> Tensor:
+        """x with `z` as x^O (B, …)."""
+        return torch.where(self.hidden, self.x, z)
+
+    def residual(self, z: Tensor) -> Tensor:
+        """f^O(z; x^H) − y^O (B, …)."""
+        return torch.where(self.hidden, 0, self.flow.to_data(self.latent(z)).value - self.y)
+
+    def error(self, r: Tensor) -> Tensor:
+        """max |r| (B,)."""
+        return item_max(r)
+
+    def newton_direction(self, z: Tensor, r: Tensor, solve: LinearSolver) -> Solution:
+        """(J^OO)⁻¹ r at z: by the Schur complement when H is the smaller side, else with G^OO as preconditioner."""
+        y = self.flow.to_data(self.latent(z)).value
+        _, G = self.flow.linearize(y)
+        if int(self.hidden.sum()) * 2 <= self.hidden.numel():
+            return self._schur(G, r, solve)
+        return solve(Block(G.inverse(), ~self.hidden), r, Block(G, ~self.hidden))
+
+    def _schur(self, G: LinearOperator, r: Tensor, solve: LinearSolver) -> Solution:
+        """(J^OO)⁻¹ r = G^OO r − G^OH (G^HH)⁻¹ G^HO r (section 3)."""
+        w = G.mv(torch.where(self.hidden, 0, r))
+        inner = solve(Block(G, self.hidden), torch.where(self.hidden, w, 0))
+        correction = G.mv(torch.where(self.hidden, inner.value, 0))
+        return inner.with_value(torch.where(self.hidden, 0, w - correction))
+
+    def select(self, index: Tensor) -> DataEquation:
+        """The equations of the items at `index`."""
+        return DataEquation(self.flow, self.y[index], self.hidden[index], self.x[index])

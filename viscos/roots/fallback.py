@@ -1,0 +1,83 @@
+"""A second solver for the items that the first one did not solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from viscos.roots.equation import DataEquation, LatentEquation
+from viscos.roots.newton_krylov import NewtonKrylov
+from viscos.solution import Solution, Status
+
+
+class RootFinder(Protocol):
+    """Anything that solves the latent equation."""
+
+    @property
+    def tolerance(self) -> float: ...
+
+    def solve(self, equation: LatentEquation, start: Tensor) -> Solution: ...
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """`first` for all, `second` for what remains, from the best iterate that there is."""
+
+    first: RootFinder
+    second: RootFinder
+
+    @property
+    def tolerance(self) -> float:
+        """The first solver's."""
+        return self.first.tolerance
+
+    def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
+        """Solves the equation from `start` (B, …); `fallback` marks the items that the second solver got."""
+        found = self.first.solve(equation, start)
+        left = (~found.converged).nonzero().flatten()
+        if len(left) == 0:
+            return found
+        again = self.second.solve(equation.select(left), found.value[left])
+        better = again.residual < found.residual[left]
+        value, status, residual = found.value.clone(), found.status.clone(), found.residual.clone()
+        value[left[better]] = again.value[better]
+        residual[left[better]] = again.residual[better]
+        status[left] = again.status
+        evaluations = found.evaluations.clone()
+        evaluations[left] += again.evaluations
+        fallback = torch.zeros_like(found.fallback)
+        fallback[left] = True
+        return Solution(value, status, residual, evaluations, fallback)
+
+
+@dataclass(frozen=True)
+class OnData:
+    """Newton–Krylov on form (F), as in the paper, for a problem given in form (G).
+
+    The two forms measure their residuals in different units, so the verdict is that of (G): the data equation is solved
+    ten times tighter, and the latent residual of its completion is evaluated at the end.
+    """
+
+    newton: NewtonKrylov
+
+    @property
+    def tolerance(self) -> float:
+        """That of the latent residual."""
+        return self.newton.tolerance
+
+    @torch.no_grad()
+    def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
+        """Solves the equation from `start` (B, …)."""
+        data = DataEquation(equation.flow, equation.y, equation.hidden, equation.x)
+        x = torch.where(equation.hidden, 0, equation.latent(start))
+        found = replace(self.newton, tolerance=self.tolerance / 10).solve(data, x)
+        inverse = equation.flow.to_data(data.latent(found.value))
+        z = torch.where(equation.hidden, inverse.value, 0)
+        residual = equation.error(equation.residual(z))
+        failed = torch.where(found.status == Status.CONVERGED, int(Status.STALLED), found.status)
+        failed = torch.where(torch.isfinite(residual), failed, int(Status.NON_FINITE))
+        status = torch.where(residual <= self.tolerance, int(Status.CONVERGED), failed)
+        return Solution(z, status, residual, found.evaluations + inverse.evaluations + 2)

@@ -1,0 +1,66 @@
+"""The paper's Algorithm 1: two equations iterated in turn, with damping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from viscos.iterate import iterate
+from viscos.roots.equation import LatentEquation
+from viscos.solution import Solution
+
+
+@dataclass(frozen=True)
+class _State:
+    latent: Tensor
+    """g of the present completion (B, …), known from its residual."""
+    x: Tensor
+    """x̃^O, on O (B, …)."""
+    mixing: float
+
+
+@dataclass(frozen=True)
+class AlternatingFixedPoint:
+    """Algorithm 1 of the paper (section 2.1), with its schedule α = β = 0.5 · 0.95^k (section 3).
+
+    Two departures. ỹ^H, which the algorithm uses before setting it, starts at y^H. And the iteration stops on the residual of
+    the equation: the damping shrinks every step, so a small step says nothing about convergence.
+    """
+
+    tolerance: float = 1e-3
+    """Largest absolute entry of g^H(y) − x^H that counts as solved, in latent units."""
+    budget: float = 2000
+    """Evaluations of the network an item; each inverse counts what it took."""
+    mixing: float = 0.5
+    decay: float = 0.95
+    patience: int = 30
+
+    def solve(self, equation: LatentEquation, start: Tensor | None = None) -> Solution:
+        """Solves the equation; without a `start` from y^H = f^H(0, x^H), as the paper does."""
+        cost = 0.0
+        if start is None:
+            inverse = equation.flow.to_data(torch.where(equation.hidden, equation.x, 0))
+            start, cost = torch.where(equation.hidden, inverse.value, 0), inverse.evaluations
+        solution = iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
+        return Solution(solution.value, solution.status, solution.residual, solution.evaluations + cost)
+
+    def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> _State:
+        """x̃^O = x^O = g^O(y^O, y^H)."""
+        latent = problem.latent(z)
+        return _State(latent, torch.where(problem.hidden, 0, latent), self.mixing)
+
+    def step(
+        self, problem: LatentEquation, z: Tensor, r: Tensor, state: _State
+    ) -> tuple[Tensor, Tensor, Tensor, _State]:
+        """One turn of the loop: an inverse for y^H, an evaluation for x^O, both mixed."""
+        inverse = problem.flow.to_data(torch.where(problem.hidden, problem.x, state.x))
+        z = torch.where(problem.hidden, torch.lerp(z, inverse.value, state.mixing), 0)
+        latent = problem.latent(z)
+        x = torch.where(problem.hidden, 0, torch.lerp(state.x, latent, state.mixing))
+        return z, problem.defect(latent), inverse.evaluations + 1, _State(latent, x, state.mixing * self.decay)
+
+    def select(self, state: _State, index: Tensor) -> _State:
+        """The state of the items at `index`."""
+        return _State(state.latent[index], state.x[index], state.mixing)

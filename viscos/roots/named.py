@@ -1,0 +1,27 @@
+"""The solvers that configs and `viscos.condition` know by name."""
+
+from __future__ import annotations
+
+from viscos.linear import GMRES
+from viscos.roots.anderson import Anderson
+from viscos.roots.fallback import Fallback, OnData
+from viscos.roots.fixed_point import AlternatingFixedPoint
+from viscos.roots.newton_krylov import NewtonKrylov
+
+
+def anderson(tolerance: float = 1e-3, budget: float = 50, memory: int = 8, newton_budget: float = 500) -> Fallback:
+    """Preconditioned Anderson on (G), then Newton–Krylov for the items that remain. The default."""
+    return Fallback(Anderson(tolerance, budget, memory), newton_krylov(tolerance, newton_budget))
+
+
+def newton_krylov(tolerance: float = 1e-3, budget: float = 500, restart: int = 30) -> NewtonKrylov:
+    """Newton–Krylov on (G)."""
+    return NewtonKrylov(tolerance, budget, GMRES(tolerance=1e-2, budget=2 * restart, restart=restart))
+
+
+def paper(
+    tolerance: float = 1e-3, budget: float = 2000, mixing: float = 0.5, decay: float = 0.95, newton_budget: float = 2000
+) -> Fallback:
+    """The paper's Algorithm 1 with its damping, then its Newton–Krylov on (F)."""
+    first = AlternatingFixedPoint(tolerance, budget, mixing, decay)
+    return Fallback(first, OnData(NewtonKrylov(tolerance, newton_budget)))

@@ -1,0 +1,61 @@
+"""Run folders: where a run's settings and its checkpoint lie."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from viscos import atomic
+from viscos.errors import InputError
+
+CONFIG = "config.yaml"
+"""The settings that a run was made with."""
+CHECKPOINT = "checkpoint.pt"
+"""The latest state of a run."""
+
+
+def save_config(run_dir: str | Path, cfg: dict[str, Any]) -> Path:
+    """Saves the settings of a run in its folder; the folder's own name is left out, so that it may be moved."""
+    kept = {key: value for key, value in cfg.items() if key != "run_dir"}
+    text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+    return atomic.write(Path(run_dir) / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def load_config(run_dir: str | Path) -> dict[str, Any]:
+    """The settings that were saved in a run folder; raises `InputError` if there are none that can be read."""
+    path = Path(run_dir).expanduser() / CONFIG
+    try:
+        cfg = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read ({_reason(error)}); give the folder of a run") from error
+    if not isinstance(cfg, dict):
+        raise InputError(f"{path} holds no settings; give the folder of a run")
+    return cfg
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The checkpoint file that `path`, a run folder or the file itself, stands for; raises `InputError` if none."""
+    given = Path(path).expanduser()
+    if given.is_file():
+        return given
+    if not given.is_dir():
+        raise InputError(f"there is no run folder or checkpoint file {str(path)!r}")
+    if (given / CHECKPOINT).is_file():
+        return given / CHECKPOINT
+    runs = sorted(given.glob(f"*/{CHECKPOINT}"), key=lambda found: found.stat().st_mtime)
+    hint = f"; did you mean {str(runs[-1].parent)!r}?" if runs else ", so it is not the folder of a trained flow"
+    raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
+
+
+def discard_if_empty(run_dir: str | Path) -> None:
+    """Removes a run folder that holds nothing but settings."""
+    run_dir = Path(run_dir)
+    if run_dir.is_dir() and {entry.name for entry in run_dir.iterdir()} <= {".hydra", CONFIG}:
+        shutil.rmtree(run_dir)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

@@ -1,0 +1,94 @@
+"""What an iterative solver returns."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from viscos.errors import InputError
+
+
+class Status(enum.IntEnum):
+    """The verdict on one item. Everything but `CONVERGED` is a failure."""
+
+    CONVERGED = 0
+    BUDGET = 1
+    STALLED = 2
+    NON_FINITE = 3
+
+    @property
+    def remedy(self) -> str:
+        """What happened and what to try."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = {
+    Status.CONVERGED: "converged",
+    Status.BUDGET: "the budget of evaluations ran out: raise it, loosen the tolerance, or take solver=newton_krylov",
+    Status.STALLED: "no further progress: the restricted Jacobian may be singular; try another solver or partition",
+    Status.NON_FINITE: "the iterates left the range of the numbers: the start or the flow is not sane at this item",
+}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Value and verdict of an iterative solver, for each item of a batch."""
+
+    value: Tensor
+    """The best iterate (B, …). Only where `converged` is it a solution."""
+    status: Tensor
+    """`Status` of each item (B,), int64."""
+    residual: Tensor
+    """Norm of the true residual of `value` (B,), in the units of the tolerance."""
+    evaluations: Tensor
+    """Evaluations (of the network, or products with the operator) spent on each item (B,), float."""
+    fallback: Tensor = field(default=None)  # type: ignore[assignment]
+    """True where a second solver had to take over (B,), bool."""
+
+    def __post_init__(self) -> None:
+        if self.fallback is None:
+            object.__setattr__(self, "fallback", torch.zeros_like(self.status, dtype=torch.bool))
+
+    @property
+    def converged(self) -> Tensor:
+        """True where the item was solved to the tolerance (B,), bool."""
+        return self.status == Status.CONVERGED
+
+    def raise_if_failed(self) -> Tensor:
+        """The value if every item converged, else `InputError` that names the items and the remedy."""
+        if bool(self.converged.all()):
+            return self.value
+        bad = (~self.converged).nonzero().flatten().tolist()
+        first = Status(int(self.status[bad[0]]))
+        raise InputError(
+            f"{len(bad)} of {len(self.status)} items were not solved (first: item {bad[0]}, "
+            f"residual {float(self.residual[bad[0]]):.3g}); {first.remedy}"
+        )
+
+    def with_value(self, value: Tensor) -> Solution:
+        """The same verdict on another form of the value."""
+        return replace(self, value=value)
+
+    @staticmethod
+    def exact(value: Tensor, evaluations: float = 0.0) -> Solution:
+        """The verdict on a value found in closed form."""
+        zero = value.new_zeros(len(value))
+        return Solution(value, zero.long(), zero, zero + evaluations)
+
+
+def item_max(r: Tensor) -> Tensor:
+    """Largest absolute entry of each item (B,)."""
+    return r.flatten(1).abs().amax(1) if r[0].numel() else r.new_zeros(len(r))
+
+
+def item_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product of each pair of items (B,)."""
+    return (a * b).flatten(1).sum(1)
+
+
+def per_item(values: Tensor, like: Tensor) -> Tensor:
+    """Reshapes (B,) so that it broadcasts against `like` (B, …)."""
+    return values.view(-1, *[1] * (like.dim() - 1))
