@@ -13,13 +13,13 @@ FOLDER = Path(viscos.__path__[0])
 
 # Parts in one set may import each other, and what stands before them.
 LAYERS = [
-    {"errors", "version", "rng", "atomic", "batch", "solution", "iterate", "gaussian"},
+    {"errors", "version", "rng", "atomic", "batch", "solution", "iterate", "gaussian", "build"},
     {"linear"},
     {"roots"},  # a flow inverts itself by a root finder
     {"flows"},
     {"logdet", "posteriors"},  # an estimator takes log|det G| from the flow
-    {"inference", "baselines", "condition"},
-    {"train", "impute", "evaluate", "commands"},
+    {"inference", "baselines", "conditional"},
+    {"model", "train", "evaluate", "commands"},
     {"cli", "__main__"},
 ]
 # Beside the layers: they import the first one and each other, and commands and the command line import them.

@@ -1,0 +1,32 @@
+"""Variational Schur conditional sampling with normalizing flows.
+
+`condition` gives the conditional distribution of a flow; `flows`, `posteriors`, `roots` and `logdet` hold the parts.
+Nothing is imported before it is used, so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "condition": "viscos.conditional",
+    "Conditional": "viscos.conditional",
+    "InputError": "viscos.errors",
+    "Solution": "viscos.solution",
+    "Status": "viscos.solution",
+    "__version__": "viscos.version",
+}
+_PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "baselines", "data", "metrics", "report")
+
+__all__ = ["Conditional", "InputError", "Solution", "Status", "condition", *_PARTS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # also puts the function `condition` over the module of that name
+        return value
+    if name in _PARTS:
+        return importlib.import_module(f"viscos.{name}")
+    raise AttributeError(f"module 'viscos' has no attribute {name!r}")

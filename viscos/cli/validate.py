@@ -22,6 +22,7 @@ CHOICES = {
     "mask.side": ("left", "right", "top", "bottom"),
     "flow.activation": ("lipswish", "elu"),
     "flow.start": ("gaussian", "standardise", "none"),
+    "schedule": ("cosine", "halve"),
 }
 """Settings that are one of a few words."""
 
@@ -102,6 +103,8 @@ RULES: dict[str, Rule] = {
     "epochs": integer(1),
     "batch_size": integer(1),
     "learning_rate": number(0, inside=True),
+    "schedule": one_of(CHOICES["schedule"]),
+    "gaussian_floor": number(0, inside=True),
     "draws": integer(1),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),
@@ -123,7 +126,10 @@ RULES: dict[str, Rule] = {
     "dataset.name": text,
     "dataset.root": optional(text),
     "dataset.download": flag,
-    "dataset.noise": number(0),
+    "dataset.noise": either(number(0), one_of(("uniform",))),
+    "dataset.levels": integer(2),
+    "posterior.gaussian": flag,
+    "posterior.residual": flag,
     "mask.missing": number(0, 1),
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),

@@ -34,7 +34,7 @@ class Bounded(nn.Module):
         self.in_shape, self.bound = in_shape, bound
         start = torch.randn(1, *in_shape, generator=torch.Generator().manual_seed(0))
         self.register_buffer("u", start / start.norm())
-        self._kept: tuple[tuple[object, ...], Tensor] | None = None
+        self._kept: tuple[Tensor, Tensor, Tensor] | None = None
         self.renormalize(20)
 
     def product(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -57,13 +57,14 @@ class Bounded(nn.Module):
         """The weight that acts."""
         if torch.is_grad_enabled() and self.weight.requires_grad:
             return self._scaled()
-        key = (self.weight._version, self.u._version, self.weight.data_ptr(), self.u.data_ptr(), self.weight.dtype)
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, self._scaled().detach())
-        return self._kept[1]
+        # Compared by value: neither a version counter nor an address sees what a fused optimiser or `.data` does.
+        if self._kept is None or not (_same(self._kept[0], self.weight) and _same(self._kept[1], self.u)):
+            self._kept = (self.weight.detach().clone(), self.u.clone(), self._scaled().detach())
+        return self._kept[2]
 
     def _scaled(self) -> Tensor:
-        return self.weight * (self.bound / self.sigma()).clamp_max(1.0)
+        # min(1, bound/σ), written so that its gradient exists where W = 0.
+        return self.weight * (self.bound / self.sigma().clamp_min(self.bound))
 
     def forward(self, z: Tensor) -> Tensor:
         return self.product(z, self.effective(), self.bias)
@@ -77,6 +78,10 @@ class Bounded(nn.Module):
             u = u / u.norm().clamp_min(torch.finfo(u.dtype).tiny)
         if bool(torch.isfinite(u).all()) and float(u.norm()) > 0.5:
             self.u.copy_(u)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 class BoundedConv2d(Bounded):
@@ -132,14 +137,18 @@ class LipSwish(nn.Module):
         self.raw = nn.Parameter(torch.tensor(math.log(math.expm1(1.0))))
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.value_and_slope(z)[0]
+        beta = F.softplus(self.raw)
+        return F.silu(z * beta) * (1 / (1.1 * beta))
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The value and the derivative (B, …)."""
         beta = F.softplus(self.raw)
-        gate = torch.sigmoid(beta * z)
-        value = z * gate / 1.1
-        return value, gate / 1.1 + beta * value * (1 - gate)
+        u = z * beta
+        value = F.silu(u) * (1 / (1.1 * beta))
+        if not torch.is_grad_enabled():  # one fused kernel, which cannot be differentiated
+            return value, torch.ops.aten.silu_backward(torch.full_like(u, 1 / 1.1), u)
+        gate = torch.sigmoid(u)
+        return value, gate * (1 + u * (1 - gate)) * (1 / 1.1)
 
 
 class ELU(nn.Module):

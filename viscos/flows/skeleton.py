@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from viscos.linear import Diagonal, LinearOperator
+from viscos.linear import CG, Block, Chain, Diagonal, Inverse, LinearOperator, SharedSymmetric
 
 if TYPE_CHECKING:
     from viscos.flows.bijection import Flow
+
+_INNER = 1e-2  # relative residual of the inner solves with W; a preconditioner need not be exact
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class AffineSkeleton:
         return self.scale * product + self.shift
 
     def inverse_block(self, hidden: Tensor) -> LinearOperator:
-        """The inverse of the diagonal of the block on H, as an operator."""
-        scale = self.scale
-        if self.W is not None:
-            scale = scale * self.W.diagonal().view(1, *scale.shape[1:])
-        return Diagonal(1 / scale, len(hidden))
+        """The inverse of the block on H, as an operator: exact for the diagonal, by conjugate gradients for W."""
+        shape = hidden.shape
+        back = Diagonal(1 / self.scale, len(hidden))
+        if self.W is None:
+            return back
+        jacobi = Diagonal((1 / self.W.diagonal()).view(1, *shape[1:]), len(hidden))
+        block = Block(SharedSymmetric(self.W, shape), hidden)
+        return Chain([back, Inverse(block, lambda A, b: CG(tolerance=_INNER)(A, b, jacobi))], shape)
 
 
 def estimated_skeleton(flow: Flow, y: Tensor, probes: int = 8, exact_below: int = 16) -> AffineSkeleton:

@@ -8,7 +8,7 @@ from torch import Tensor
 from viscos.flows.layer import Layer
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.gaussian import Gaussian
-from viscos.linear import LinearOperator
+from viscos.linear import LinearOperator, SharedSymmetric
 from viscos.solution import Solution
 
 
@@ -55,7 +55,7 @@ class Whitening(Layer):
         return self(y), self._product(v, self.W)
 
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        return self(y), _SharedSymmetric(self.W, self.W_inverse, y.shape)
+        return self(y), _InvertibleSymmetric(self.W, self.W_inverse, y.shape)
 
     def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self(y), self.log_det.expand(len(y))
@@ -71,20 +71,16 @@ class Whitening(Layer):
         return AffineSkeleton(below.scale * diagonal, below.shift * diagonal + shift, below.W)
 
 
-class _SharedSymmetric(LinearOperator):
-    """One symmetric matrix for every item."""
+class _InvertibleSymmetric(SharedSymmetric):
+    """W, which knows its inverse."""
 
     def __init__(self, matrix: Tensor, inverted: Tensor, shape: torch.Size) -> None:
-        self.matrix, self.inverted, self.shape = matrix, inverted, shape
-
-    def mv(self, v: Tensor) -> Tensor:
-        return (v.flatten(1) @ self.matrix).reshape(v.shape)
-
-    rmv = mv
+        super().__init__(matrix, shape)
+        self.inverted = inverted
 
     def inverse(self) -> LinearOperator:
         """W⁻¹."""
-        return _SharedSymmetric(self.inverted, self.matrix, self.shape)
+        return _InvertibleSymmetric(self.inverted, self.matrix, self.shape)
 
     def select(self, index: Tensor) -> LinearOperator:
-        return _SharedSymmetric(self.matrix, self.inverted, torch.Size((len(index), *self.shape[1:])))
+        return _InvertibleSymmetric(self.matrix, self.inverted, torch.Size((len(index), *self.shape[1:])))

@@ -1,5 +1,6 @@
 """Linear operators and linear solvers, which never know each other."""
 
+from viscos.linear.cg import CG as CG
 from viscos.linear.gmres import GMRES as GMRES
 from viscos.linear.neumann import Neumann as Neumann
 from viscos.linear.operator import Block as Block
@@ -9,4 +10,5 @@ from viscos.linear.operator import Inverse as Inverse
 from viscos.linear.operator import Jacobian as Jacobian
 from viscos.linear.operator import LinearOperator as LinearOperator
 from viscos.linear.operator import Matrix as Matrix
+from viscos.linear.operator import SharedSymmetric as SharedSymmetric
 from viscos.linear.operator import dense as dense

@@ -4,7 +4,8 @@ Departures from the textbook, and why:
 - every item of the batch has its own Hessenberg matrix; an item that is done early does not disturb the others;
 - orthogonalisation is classical Gram–Schmidt done twice: two batched products instead of a loop over the basis, and as
   orthogonal as the modified form;
-- the preconditioner stands on the right, so the residual that is minimised is that of the system itself;
+- the preconditioner stands on the right, so the residual that is minimised is that of the system itself, and each
+  preconditioned vector is kept (FGMRES: Saad, 1993), so the preconditioner may itself be an iterative solve;
 - a breakdown (the Krylov space is exhausted) ends the item's basis with a zero vector, which the least-squares problem
   then gives the coefficient zero;
 - each restart is one step of the common loop, which recomputes the true residual: what the recurrence claims is only
@@ -14,7 +15,6 @@ Departures from the textbook, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,22 +45,26 @@ class GMRES:
             problem, self, torch.zeros_like(b), tolerance=self.tolerance, budget=self.budget, start_residual=-b
         )
 
-    def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> None:
-        """No state: each cycle begins from the residual."""
+    def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> float:
+        """The products spent so far, the same for every item at work; a cycle begins from the residual alone."""
+        return 0.0
 
-    def select(self, state: Any, index: Tensor) -> None:
-        """No state."""
+    def select(self, state: float, index: Tensor) -> float:
+        """The same count."""
+        return state
 
-    def step(self, problem: LinearProblem, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
-        """One cycle; costs its products and one for the true residual."""
-        krylov = _Krylov(-r, min(self.restart, z[0].numel()))
+    def step(self, problem: LinearProblem, z: Tensor, r: Tensor, state: float) -> tuple[Tensor, Tensor, float, float]:
+        """One cycle, as long as the budget allows; costs its products and one for the true residual."""
+        room = int(self.budget - state) - 1
+        krylov = _Krylov(-r, max(0, min(self.restart, z[0].numel(), room)))
         target = 0.9 * self.tolerance * krylov.beta / problem.error(r).clamp_min(torch.finfo(z.dtype).tiny)
         products = 0
         while products < krylov.size and bool((krylov.residual() > target).any()):
-            krylov.extend(problem.A.mv(problem.precondition(krylov.last.view_as(z))).flatten(1))
+            direction = problem.precondition(krylov.last.view_as(z))
+            krylov.extend(direction.flatten(1), problem.A.mv(direction).flatten(1))
             products += 1
-        z = z + problem.precondition(krylov.minimiser().view_as(z))
-        return z, problem.residual(z), products + 1.0, None
+        z = z + krylov.minimiser().view_as(z)
+        return z, problem.residual(z), products + 1.0, state + products + 1
 
 
 class _Krylov:
@@ -73,6 +77,8 @@ class _Krylov:
         self.tiny = 10 * torch.finfo(r.dtype).eps
         self.beta = r.norm(dim=1)
         self.V = r.new_zeros(size + 1, batch, d)
+        self.Z: list[Tensor] = []
+        self.directions: list[Tensor] = []
         self.V[0] = r / torch.where(self.beta > 0, self.beta, 1).unsqueeze(1)
         self.R = torch.eye(size, dtype=r.dtype, device=r.device).repeat(batch, 1, 1)
         self.g = r.new_zeros(batch, size + 1)
@@ -88,8 +94,9 @@ class _Krylov:
         """What the recurrence claims for the norm of the residual (B,)."""
         return self.g[:, self.k].abs()
 
-    def extend(self, w: Tensor) -> None:
-        """Takes in w = A M v for the last basis vector v."""
+    def extend(self, z: Tensor, w: Tensor) -> None:
+        """Takes in z = M v for the last basis vector v, and w = A z."""
+        self.Z.append(z)
         k, V = self.k, self.V[: self.k + 1]
         size = w.norm(dim=1)
         h = w.new_zeros(len(w), k + 1)
@@ -119,9 +126,9 @@ class _Krylov:
         self.g[:, k], self.g[:, k + 1] = torch.where(dead, 0, c * g), torch.where(dead, g, -s * g)
 
     def minimiser(self) -> Tensor:
-        """The combination of basis vectors with the smallest residual (B, d)."""
+        """The combination of preconditioned vectors with the smallest residual (B, d)."""
         k = self.k
         if k == 0:
             return torch.zeros_like(self.V[0])
         y = torch.linalg.solve_triangular(self.R[:, :k, :k], self.g[:, :k, None], upper=True)
-        return torch.einsum("kbd,bk->bd", self.V[:k], y.squeeze(-1))
+        return torch.einsum("kbd,bk->bd", torch.stack(self.Z), y.squeeze(-1))

@@ -97,6 +97,21 @@ class Matrix(LinearOperator):
         return Matrix(self.matrix[index], (len(index), *self.shape[1:]))
 
 
+class SharedSymmetric(LinearOperator):
+    """One symmetric matrix (d, d) for every item of tensors of `shape`."""
+
+    def __init__(self, matrix: Tensor, shape: Sequence[int]) -> None:
+        self.matrix, self.shape = matrix, torch.Size(shape)
+
+    def mv(self, v: Tensor) -> Tensor:
+        return (v.flatten(1) @ self.matrix).reshape(v.shape)
+
+    rmv = mv
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return SharedSymmetric(self.matrix, (len(index), *self.shape[1:]))
+
+
 class Diagonal(LinearOperator):
     """diag(s), with s (B, …) or one for all items (1, …)."""
 

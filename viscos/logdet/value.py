@@ -12,7 +12,8 @@ from viscos.solution import item_dot
 @torch.no_grad()
 def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
     """log|det A| (B,) by writing the matrices out: d products an item."""
-    return torch.linalg.slogdet(dense(operator, like).double())[1].to(like.dtype)
+    # One matrix at a time: the batched factorisation of large matrices fails in some threaded builds of MKL.
+    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in dense(operator, like)]).to(like.dtype)
 
 
 @torch.no_grad()
@@ -50,13 +51,15 @@ def _quadrature(operator: LinearOperator, v: Tensor, steps: int) -> Tensor:
         betas.append(beta)
         basis.append(torch.where(beta[:, None] > 0, w / beta.clamp_min(tiny)[:, None], 0))
     diagonal = torch.stack(alphas, 1)
+    sane = torch.isfinite(diagonal).all(1)
     off = torch.stack(betas, 1)[:, :-1]
     diagonal = torch.where(diagonal > 0, diagonal, 1)  # decoupled rows, which get no weight
     T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     values, vectors = torch.linalg.eigh(T.double())
     weights = vectors[:, 0].square()
     log = values.clamp_min(torch.finfo(values.dtype).tiny).log()
-    return torch.where(weights > 0, weights * log, 0).sum(1).to(v.dtype) * size.square()
+    total = torch.where(weights > 0, weights * log, 0).sum(1).to(v.dtype) * size.square()
+    return torch.where(sane, total, float("nan"))
 
 
 @torch.no_grad()

@@ -1,0 +1,11 @@
+"""Variational posteriors over the hidden latents."""
+
+from viscos.posteriors.amortised import Amortised as Amortised
+from viscos.posteriors.gaussian import DiagonalGaussian as DiagonalGaussian
+from viscos.posteriors.gaussian import FullGaussian as FullGaussian
+from viscos.posteriors.gaussian import HouseholderGaussian as HouseholderGaussian
+from viscos.posteriors.gaussian import LatentGaussian as LatentGaussian
+from viscos.posteriors.posterior import Diagonal as Diagonal
+from viscos.posteriors.posterior import Full as Full
+from viscos.posteriors.posterior import Householder as Householder
+from viscos.posteriors.posterior import Posterior as Posterior

@@ -11,7 +11,7 @@ Unknowns are tensors of the shape of the data, zero outside their set, so that i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -88,6 +88,10 @@ class LatentEquation:
         """g^H(z; y^O) − x^H (B, …)."""
         return self.defect(self.latent(z))
 
+    def residual_and_cost(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual (B, …) and the evaluations of the network that it took (B,)."""
+        return self.residual(z), z.new_ones(len(z))
+
     def error(self, r: Tensor) -> Tensor:
         """max |r| (B,)."""
         return item_max(r)
@@ -125,19 +129,29 @@ class DataEquation:
 
     def residual(self, z: Tensor) -> Tensor:
         """f^O(z; x^H) − y^O (B, …)."""
-        return torch.where(self.hidden, 0, self.flow.to_data(self.latent(z)).value - self.y)
+        return self.residual_and_cost(z)[0]
+
+    def residual_and_cost(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual (B, …) and the evaluations of the network that it took (B,): an inverse of the flow."""
+        inverse = self.flow.to_data(self.latent(z))
+        return torch.where(self.hidden, 0, inverse.value - self.y), inverse.evaluations
 
     def error(self, r: Tensor) -> Tensor:
         """max |r| (B,)."""
         return item_max(r)
 
     def newton_direction(self, z: Tensor, r: Tensor, solve: LinearSolver) -> Solution:
-        """(J^OO)⁻¹ r at z: by the Schur complement when H is the smaller side, else with G^OO as preconditioner."""
-        y = self.flow.to_data(self.latent(z)).value
-        _, G = self.flow.linearize(y)
+        """(J^OO)⁻¹ r at z: by the Schur complement when H is the smaller side, else with G^OO as preconditioner.
+
+        Counts the inverse of the flow; a product with J or with the preconditioner counts as one with G at most.
+        """
+        inverse = self.flow.to_data(self.latent(z))
+        _, G = self.flow.linearize(inverse.value)
         if int(self.hidden.sum()) * 2 <= self.hidden.numel():
-            return self._schur(G, r, solve)
-        return solve(Block(G.inverse(), ~self.hidden), r, Block(G, ~self.hidden))
+            found, extra = self._schur(G, r, solve), 2
+        else:
+            found, extra = solve(Block(G.inverse(), ~self.hidden), r, Block(G, ~self.hidden)), 0
+        return replace(found, evaluations=found.evaluations + inverse.evaluations + extra)
 
     def _schur(self, G: LinearOperator, r: Tensor, solve: LinearSolver) -> Solution:
         """(J^OO)⁻¹ r = G^OO r − G^OH (G^HH)⁻¹ G^HO r (section 3)."""

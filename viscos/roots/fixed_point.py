@@ -14,11 +14,11 @@ from viscos.solution import Solution
 
 @dataclass(frozen=True)
 class _State:
-    latent: Tensor
-    """g of the present completion (B, …), known from its residual."""
     x: Tensor
     """x̃^O, on O (B, …)."""
     mixing: float
+    unpaid: float = 0.0
+    """Evaluations that the next step has to account for."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class AlternatingFixedPoint:
 
     def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> _State:
         """x̃^O = x^O = g^O(y^O, y^H)."""
-        latent = problem.latent(z)
-        return _State(latent, torch.where(problem.hidden, 0, latent), self.mixing)
+        return _State(torch.where(problem.hidden, 0, problem.latent(z)), self.mixing, unpaid=1.0)
 
     def step(
         self, problem: LatentEquation, z: Tensor, r: Tensor, state: _State
@@ -59,8 +58,9 @@ class AlternatingFixedPoint:
         z = torch.where(problem.hidden, torch.lerp(z, inverse.value, state.mixing), 0)
         latent = problem.latent(z)
         x = torch.where(problem.hidden, 0, torch.lerp(state.x, latent, state.mixing))
-        return z, problem.defect(latent), inverse.evaluations + 1, _State(latent, x, state.mixing * self.decay)
+        cost = inverse.evaluations + 1 + state.unpaid
+        return z, problem.defect(latent), cost, _State(x, state.mixing * self.decay)
 
     def select(self, state: _State, index: Tensor) -> _State:
         """The state of the items at `index`."""
-        return _State(state.latent[index], state.x[index], state.mixing)
+        return _State(state.x[index], state.mixing, state.unpaid)

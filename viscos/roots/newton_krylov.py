@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,9 +29,13 @@ class NewtonKrylov:
     patience: int = 6
     """Steps without progress after which an item is stalled."""
 
+    @torch.no_grad()
     def solve(self, equation: LatentEquation | DataEquation, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …)."""
-        return iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
+        r, cost = equation.residual_and_cost(start)
+        budget = self.budget - float(cost.max()) if len(cost) else self.budget
+        found = iterate(equation, self, start, tolerance=self.tolerance, budget=budget, start_residual=r)
+        return replace(found, evaluations=found.evaluations + cost)
 
     def init(self, problem: Any, z: Tensor, r: Tensor) -> None:
         """No state."""
@@ -50,9 +54,9 @@ class NewtonKrylov:
         trial, residual = z, r
         pending = torch.ones_like(before, dtype=torch.bool)
         for _ in range(self.halvings + 1):
-            cost = cost + pending.to(cost.dtype)
             candidate = z - per_item(step, z) * direction.value
-            value = problem.residual(candidate)
+            value, spent = problem.residual_and_cost(candidate)
+            cost = cost + torch.where(pending, spent, 0)
             trial = torch.where(per_item(pending, z), candidate, trial)
             residual = torch.where(per_item(pending, z), value, residual)
             pending = pending & ~(residual.flatten(1).norm(dim=1) <= (1 - 1e-4 * step) * before)

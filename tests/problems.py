@@ -1,0 +1,193 @@
+"""Matrices, flows and masks with known answers, shared by the tests of the numerical parts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from viscos.flows import Affine, Composed, Flow, Residual, Series, Whitening, iresnet
+from viscos.gaussian import Gaussian
+
+F64 = torch.float64
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
+    """Standard normal numbers that depend on nothing but the seed."""
+    return torch.randn(shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def orthogonal(d: int, seed: int) -> Tensor:
+    """A random orthogonal matrix (d, d)."""
+    return torch.linalg.qr(normal(d, d, seed=seed))[0]
+
+
+# ---------------------------------------------------------------------------------------------------- linear systems
+
+
+def matrices(batch: int = 4, d: int = 12) -> dict[str, Tensor]:
+    """Invertible matrices (B, d, d), by the property that makes them hard or easy."""
+    Q = torch.stack([orthogonal(d, seed) for seed in range(batch)])
+    P = torch.stack([orthogonal(d, seed + 50) for seed in range(batch)])
+    eye = torch.eye(d, dtype=F64).expand(batch, d, d)
+    scale = torch.logspace(0, 4, d, dtype=F64)
+    spd = Q @ torch.diag_embed(torch.linspace(0.5, 4, d, dtype=F64).expand(batch, d)) @ Q.mT
+    near = eye + 0.3 * normal(batch, d, d, seed=7) / d**0.5
+    indefinite = Q @ torch.diag_embed(torch.tensor([1.0, -2.0], dtype=F64).repeat(d // 2).expand(batch, d)) @ Q.mT
+    return {
+        "identity": eye.clone(),
+        "diagonal": torch.diag_embed(torch.linspace(1, 3, d, dtype=F64).expand(batch, d)),
+        "positive definite": spd,
+        "indefinite": indefinite,
+        "nonsymmetric": Q @ torch.diag_embed(torch.linspace(1, 5, d, dtype=F64).expand(batch, d)) @ P.mT,
+        "near the identity": near,
+        "rank one more": eye + 3 * normal(batch, d, 1, seed=8) @ normal(batch, 1, d, seed=9) / d,  # two Krylov vectors
+        "rotation by one": torch.roll(eye, 1, 1),  # GMRES gains nothing before its last step
+        "badly scaled rows": scale[:, None] * near,
+        "badly scaled both ways": scale.sqrt()[:, None] * near * scale.sqrt(),
+        "triangular": torch.triu(normal(batch, d, d, seed=10), 1) + 2 * eye,
+        "one kind an item": torch.stack([eye[0], spd[1], near[2], indefinite[3]]),
+    }
+
+
+def contractions(batch: int = 4, d: int = 9) -> dict[str, Tensor]:
+    """I + H (B, d, d) with a norm of H below one."""
+    eye = torch.eye(d, dtype=F64).expand(batch, d, d)
+    H = normal(batch, d, d, seed=20)
+    H = 0.7 * H / torch.linalg.matrix_norm(H, ord=2)[:, None, None]
+    nilpotent = torch.triu(normal(batch, d, d, seed=21), 1)
+    return {
+        "zero": eye.clone(),
+        "general": eye + H,
+        "symmetric": eye + (H + H.mT) / 2,
+        "nilpotent": eye + 0.9 * nilpotent / torch.linalg.matrix_norm(nilpotent, ord=2)[:, None, None],
+        "nearly one": eye + 0.95 / 0.7 * H,
+    }
+
+
+# --------------------------------------------------------------------------------------------------------------- flows
+
+
+class AffineFlow(Flow):
+    """x = A y + b, as a user would write it: one method. Its data are Gaussian."""
+
+    def __init__(self, d: int, seed: int = 0) -> None:
+        super().__init__()
+        self.A = nn.Parameter(torch.eye(d, dtype=F64) + 0.3 * normal(d, d, seed=seed) / d**0.5)
+        self.b = nn.Parameter(normal(d, seed=seed + 1))
+
+    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return y @ self.A.T + self.b, torch.linalg.slogdet(self.A)[1].expand(len(y))
+
+    def gaussian(self) -> Gaussian:
+        """The distribution of y."""
+        A, b = self.A.detach(), self.b.detach()
+        return Gaussian(-torch.linalg.solve(A, b), torch.linalg.inv(A.T @ A))
+
+
+class SmoothFlow(Flow):
+    """x = A (y + 0.6 tanh(B y)), ‖B‖ = 1: nonlinear, one method, no layer of the package in it."""
+
+    def __init__(self, d: int, seed: int = 0) -> None:
+        super().__init__()
+        B = normal(d, d, seed=seed)
+        self.A = nn.Parameter(torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=seed + 1) / d**0.5)
+        self.B = nn.Parameter(B / torch.linalg.matrix_norm(B, ord=2))
+
+    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        t = torch.tanh(y @ self.B.T)
+        inner = torch.eye(y.shape[1], dtype=y.dtype) + 0.6 * (1 - t.square()).unsqueeze(2) * self.B
+        return (y + 0.6 * t) @ self.A.T, torch.linalg.slogdet(self.A)[1] + torch.linalg.slogdet(inner)[1]
+
+
+@torch.no_grad()
+def shaken(flow: Composed, seed: int = 0, size: float = 0.3) -> Composed:
+    """A flow with random weights and scales, as after training; the first layer set from random moments."""
+    for k, p in enumerate(flow.parameters()):
+        p.add_(size * normal(*p.shape, seed=1000 * seed + k, dtype=p.dtype))
+    for layer in flow.layers:
+        if isinstance(layer, Whitening):
+            d = layer.mean.numel()
+            root = torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=seed + 1) / d**0.5
+            layer.set_gaussian(Gaussian(normal(d, seed=seed + 2), root @ root.T))
+        if isinstance(layer, Affine) and not layer.shift.requires_grad:
+            layer.set_moments(normal(*layer.shift.shape, seed=seed + 3), 0.5 + normal(*layer.shift.shape, seed=4).abs())
+    flow.renormalize(200)
+    return flow
+
+
+def exact(flow: Composed, below: int = 64) -> Composed:
+    """The same flow, writing its residual layers' Jacobians out."""
+    for layer in flow.layers:
+        if isinstance(layer, Residual):
+            layer.exact_below = below
+    return flow
+
+
+LONG = Series(terms=60)
+ROULETTE = Series(terms=1, roulette=4.0)
+
+ARCHITECTURES = {
+    "image": dict(shape=(1, 4, 4), blocks=(2,), channels=6, start="none"),
+    "squeezed": dict(shape=(2, 4, 4), blocks=(1, 1), channels=(6, 8), start="standardise", fully_connected=1),
+    "not square": dict(
+        shape=(1, 4, 6), blocks=(2,), channels=6, start="gaussian", activation="elu", first_squeeze=True
+    ),
+    "odd": dict(shape=(1, 5, 5), blocks=(2,), channels=5, start="gaussian"),
+    "vector": dict(shape=(5,), blocks=(3,), channels=12, start="standardise"),
+    "vector, elu": dict(shape=(5,), blocks=(2,), channels=12, start="none", activation="elu"),
+}
+OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}
+
+
+def residual_flow(
+    name: str, dtype: torch.dtype = F64, series: Series = LONG, seed: int = 0, size: float = 0.3
+) -> Composed:
+    """A shaken iResNet of the table."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return shaken(iresnet(**ARCHITECTURES[name], series=series).to(dtype), seed, size)
+
+
+def flow_named(name: str, dtype: torch.dtype = F64, series: Series = LONG) -> Flow:
+    """A flow of either table, without a stochastic part for items of up to 64 entries."""
+    if name in OWN:
+        flow = OWN[name](5).to(dtype)
+        flow.shape = torch.Size((5,))
+        return flow
+    return exact(residual_flow(name, dtype, series))
+
+
+def data(flow: Flow, batch: int = 3, seed: int = 5) -> Tensor:
+    """Data that the flow takes (B, …)."""
+    dtype = next(flow.parameters()).dtype
+    return normal(batch, *flow.shape, seed=seed, dtype=dtype)
+
+
+def dense_jacobian(fn, y: Tensor) -> Tensor:
+    """∂fn/∂y (B, d, d), row by row through plain automatic differentiation."""
+    y = y.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        x = fn(y).flatten(1)
+        rows = [torch.autograd.grad(x[:, i].sum(), y, retain_graph=True)[0].flatten(1) for i in range(x.shape[1])]
+    return torch.stack(rows, 1)
+
+
+# --------------------------------------------------------------------------------------------------------------- masks
+
+
+def masks(shape: tuple[int, ...], batch: int = 3) -> dict[str, Tensor]:
+    """Masks of H (B, …) for items of `shape`."""
+    random = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(11)) < 0.5
+    none = torch.zeros(batch, *shape, dtype=torch.bool)
+    centre, one = none.clone(), none.clone()
+    inner = tuple(slice(n // 4, n - n // 4) for n in shape[-2:])
+    centre[(slice(None),) * (1 + len(shape) - len(inner)) + inner] = True
+    one.flatten(1)[torch.arange(batch), torch.arange(batch) % one[0].numel()] = True
+    each = torch.stack([random[0], none[0], ~none[0]])
+    return {"random": random, "centre": centre, "all": ~none, "none": none, "one": one, "one kind an item": each}
+
+
+def within(estimate: Tensor, truth: Tensor, errors: float = 4.0, slack: float = 1e-12) -> Tensor:
+    """Whether the mean of `estimate` over its first axis is so many standard errors from `truth` at most."""
+    spread = estimate.std(0) / len(estimate) ** 0.5
+    return (estimate.mean(0) - truth).abs() <= errors * spread + slack

@@ -1,0 +1,454 @@
+"""Every flow: both directions, Jacobian, log-determinant, its gradient, and that a saved one is the same elsewhere."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from problems import (
+    ARCHITECTURES,
+    F64,
+    LONG,
+    OWN,
+    ROULETTE,
+    data,
+    dense_jacobian,
+    flow_named,
+    normal,
+    orthogonal,
+    residual_flow,
+    shaken,
+    within,
+)
+
+from viscos.errors import InputError
+from viscos.flows import Affine, Composed, Flow, Residual, Series, Squeeze, Whitening, iresnet
+from viscos.flows.bijection import invert
+from viscos.flows.series import rademacher
+from viscos.gaussian import Gaussian
+from viscos.linear import Block, Matrix, dense
+from viscos.rng import generator
+from viscos.roots import newton_krylov
+from viscos.solution import item_max
+
+NAMES = [*ARCHITECTURES, *OWN]
+LARGE = ("squeezed", "not square", "odd")  # more than 16 entries: the series is used
+DTYPES = pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
+
+
+@DTYPES
+@pytest.mark.parametrize("name", NAMES)
+def test_both_directions(name, dtype):
+    flow = flow_named(name, dtype)
+    tolerance = 1e-9 if dtype == F64 else 1e-5
+    y = data(flow)
+    x = flow.to_latent(y).detach()
+    assert x.shape == y.shape and x.dtype == y.dtype
+    back = flow.to_data(x)
+    assert back.converged.all(), back
+    assert (back.value - y).abs().max() < tolerance * item_max(y).max().clamp_min(1)
+    z = normal(3, *flow.shape, seed=6, dtype=dtype)
+    found = flow.to_data(z)
+    assert found.converged.all(), found
+    assert (flow.to_latent(found.value) - z).abs().max() < tolerance * 2
+    assert (found.evaluations >= 0).all() and not found.value.requires_grad
+
+
+@pytest.mark.parametrize("name", ["squeezed", "vector"])
+def test_the_inverse_by_a_root_finder_is_the_inverse_by_layers(name):
+    flow = flow_named(name)
+    x = normal(3, *flow.shape, seed=6)
+    found = flow.to_data(x, newton_krylov(1e-10))
+    assert found.converged.all()
+    assert (found.value - flow.to_data(x).value).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_jacobian(name):
+    flow = flow_named(name)
+    y = data(flow)
+    G = dense_jacobian(flow.to_latent, y)
+    x, operator = flow.linearize(y)
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-12) and not x.requires_grad
+    assert torch.allclose(dense(operator, y), G, atol=1e-11)
+    assert torch.allclose(dense(operator.T, y), G.mT, atol=1e-11)
+    J = invert(operator)
+    assert torch.allclose(dense(J, y), torch.linalg.inv(G), atol=1e-7)
+    assert torch.allclose(dense(J.T, y), torch.linalg.inv(G).mT, atol=1e-7)
+    index = torch.tensor([2, 0])
+    assert torch.allclose(dense(operator.select(index), y), G[index], atol=1e-11)
+    assert torch.allclose(dense(invert(operator.select(index)), y), torch.linalg.inv(G)[index], atol=1e-7)
+    v = normal(*y.shape, seed=7)
+    x, Gv = flow.to_latent_and_tangent(y, v)
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
+    assert torch.allclose(Gv.flatten(1), (G @ v.flatten(1).unsqueeze(-1)).squeeze(-1), atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tangent_is_differentiable(name):
+    """d/dθ of uᵀ G v, and d/dy, against automatic differentiation twice."""
+    flow = flow_named(name)
+    y, v, u = data(flow), data(flow, seed=7), data(flow, seed=8)
+    variables = [y.requires_grad_(), *(p for p in flow.parameters() if p.requires_grad)]
+    found = torch.autograd.grad((u * flow.to_latent_and_tangent(y, v)[1]).sum(), variables, allow_unused=True)
+    (pulled,) = torch.autograd.grad((u * flow.to_latent(y)).sum(), y, create_graph=True)
+    wanted = torch.autograd.grad((pulled * v).sum(), variables, allow_unused=True)
+    for a, b in zip(found, wanted, strict=True):
+        a = torch.zeros(()) if a is None else a
+        b = torch.zeros(()) if b is None else b
+        assert torch.allclose(a, b.to(a), atol=1e-9)
+
+
+@DTYPES
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_determinant_written_out(name, dtype):
+    flow = flow_named(name, dtype)
+    y = data(flow)
+    G = dense_jacobian(flow.to_latent, y)
+    x, ladj = flow.to_latent_and_ladj(y)
+    tolerance = 1e-9 if dtype == F64 else 2e-4
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-5)
+    assert torch.allclose(ladj, torch.linalg.slogdet(G)[1], atol=tolerance)
+    density = torch.distributions.Normal(0, 1).log_prob(x).flatten(1).sum(1) + ladj
+    assert torch.allclose(flow.log_prob(y), density, atol=tolerance)
+
+
+def test_the_density_integrates_to_one():
+    flow = shaken(iresnet((1,), blocks=(3,), channels=8, start="standardise").double(), size=0.6)
+    grid = torch.linspace(-40, 40, 40_001, dtype=F64)
+    with torch.no_grad():
+        assert torch.trapezoid(flow.log_prob(grid[:, None]).exp(), grid).item() == pytest.approx(1, abs=1e-6)
+
+
+def many(y, copies):
+    """One item many times over: the batch gives as many independent probes."""
+    return y[:1].expand(copies, *y.shape[1:]).clone()
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_log_determinant_by_its_series(name):
+    """Sixty terms leave no bias that 2000 probes could see."""
+    flow = residual_flow(name)
+    y = data(flow)
+    truth = torch.linalg.slogdet(dense_jacobian(flow.to_latent, y[:1]))[1]
+    with torch.no_grad():
+        estimates = flow.to_latent_and_ladj(many(y, 2000))[1]
+    assert estimates.std() > 0
+    assert within(estimates, truth)
+
+
+@pytest.mark.parametrize("name", ["squeezed", "odd"])
+def test_russian_roulette_has_no_bias(name):
+    """One term and a random number of further ones; cut at one term the series is biased."""
+    flow, cut = residual_flow(name, series=ROULETTE), residual_flow(name, series=Series(terms=1))
+    y = data(flow)
+    truth = torch.linalg.slogdet(dense_jacobian(flow.to_latent, y[:1]))[1].item()
+    copies = many(y, 40)
+
+    def estimates(flow):
+        means = []
+        with torch.no_grad():
+            for k in range(150):
+                total, z, g = 0.0, copies, generator(k, "roulette")
+                for layer in flow.layers:
+                    z, ladj = layer.ladj(z, g)
+                    total = total + ladj
+                means.append(total.mean())
+        return torch.stack(means)
+
+    assert within(estimates(flow), torch.tensor(truth))
+    assert not within(estimates(cut), torch.tensor(truth))
+
+
+def test_the_law_of_the_roulette():
+    """The expected weight of every term is one."""
+    series = Series(terms=2, roulette=1.5)
+    weights = torch.zeros(4000, 6, dtype=F64)
+    for k in range(len(weights)):
+        drawn = torch.tensor(series.coefficients(generator(k, "law"))[:6], dtype=F64)
+        weights[k, : len(drawn)] = drawn
+    assert (weights[:, :2] == 1).all()
+    assert within(weights[:, 2:], torch.ones(4, dtype=F64)).all()
+    lengths = torch.tensor([len(series.coefficients(generator(k, "length"))) for k in range(4000)], dtype=F64)
+    assert within(lengths, torch.tensor(3.5))
+
+
+def test_all_basis_probes_give_the_series_itself(monkeypatch):
+    """With an exact trace the value of a long series is the log-determinant, to rounding."""
+    d = 6
+    H = normal(2, d, d, seed=1)
+    H = 0.6 * H / torch.linalg.matrix_norm(H, ord=2)[:, None, None]
+    basis = iter(torch.eye(d, dtype=F64) * d**0.5)
+    monkeypatch.setattr("viscos.flows.series.rademacher", lambda like, g: next(basis).expand_as(like))
+    value = Series(terms=120, count=d).value(Matrix(H), normal(2, d), generator(0))
+    assert torch.allclose(value, torch.linalg.slogdet(torch.eye(d, dtype=F64) + H)[1], atol=1e-12)
+
+
+def test_rademacher_probes():
+    mask = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    v = rademacher(torch.zeros(3, 4, dtype=F64), generator(0), mask)
+    assert (v[mask].abs() == 1).all() and (v[~mask] == 0).all() and v.dtype == F64
+    samples = torch.stack([rademacher(torch.zeros(3, dtype=F64), generator(k)) for k in range(2000)])
+    outer = samples[:, :, None] * samples[:, None, :]
+    assert within(outer, torch.eye(3, dtype=F64)).all()
+
+
+def log_det_gradients(flow, y, weights):
+    """Σᵢ wᵢ log|det G(yᵢ)| and its gradients by y and the parameters, by automatic differentiation of `slogdet`."""
+    y = y.clone().requires_grad_()
+    G = torch.stack([
+        torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None]).flatten(), v, create_graph=True).flatten(1)
+        for v in y
+    ])
+    variables = [y, *(p for p in flow.parameters() if p.requires_grad)]
+    grads = torch.autograd.grad((weights * torch.linalg.slogdet(G)[1]).sum(), variables, allow_unused=True)
+    return [torch.zeros_like(v) if g is None else g for g, v in zip(grads, variables, strict=True)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_surrogate_written_out_has_the_right_gradient(name):
+    """Of a sum in which each item has its own weight."""
+    flow = flow_named(name)
+    y, weights = data(flow), torch.tensor([1.0, -2.0, 0.3], dtype=F64)
+    wanted = log_det_gradients(flow, y, weights)
+    z = y.clone().requires_grad_()
+    variables = [z, *(p for p in flow.parameters() if p.requires_grad)]
+    x, surrogate = flow.to_latent_and_ladj_surrogate(z, generator(0))
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
+    found = torch.autograd.grad((weights * surrogate).sum(), variables, allow_unused=True)
+    for a, b in zip(found, wanted, strict=True):
+        assert torch.allclose(torch.zeros_like(b) if a is None else a, b, atol=1e-8)
+
+
+@pytest.mark.parametrize("series", [LONG, ROULETTE], ids=["long", "roulette"])
+@pytest.mark.parametrize("name", ["squeezed", "not square"])
+def test_the_surrogate_by_probes_has_no_bias(name, series):
+    """Each item with its own weight; all gradients projected on one random direction for each variable."""
+    flow = residual_flow(name, series=series)
+    y, weights = data(flow, batch=2), torch.tensor([1.0, -2.0], dtype=F64)
+    wanted = log_det_gradients(flow, y, weights)
+    directions = [normal(*w.shape, seed=50 + k) for k, w in enumerate(wanted)]
+    truth = torch.stack([(w * v).sum() for w, v in zip(wanted, directions, strict=True)])
+    copies = 20
+    runs = []
+    for k in range(60):
+        z = y.repeat(copies, *[1] * (y.dim() - 1)).requires_grad_()
+        variables = [z, *(p for p in flow.parameters() if p.requires_grad)]
+        _, surrogate = flow.to_latent_and_ladj_surrogate(z, generator(k, "surrogate"))
+        grads = torch.autograd.grad((weights.repeat(copies) * surrogate).sum() / copies, variables, allow_unused=True)
+        grads = [torch.zeros_like(v) if g is None else g for g, v in zip(grads, variables, strict=True)]
+        grads[0] = grads[0].view(copies, *y.shape).sum(0)
+        runs.append(torch.stack([(g * v).sum() for g, v in zip(grads, directions, strict=True)]))
+    assert within(torch.stack(runs), truth, errors=4).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_skeleton(name):
+    """The flow with its residual branches dropped, or the diagonal of its Jacobian; its block has an inverse."""
+    flow = flow_named(name)
+    y = data(flow)
+    skeleton = flow.skeleton(y)
+    hidden = torch.rand(y.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    if name in OWN:
+        diagonal = dense_jacobian(flow.to_latent, y).diagonal(dim1=1, dim2=2)
+        assert torch.allclose(skeleton.scale, diagonal, atol=1e-10)
+        assert torch.allclose(skeleton.apply(y), flow.to_latent(y), atol=1e-10)
+    else:
+        bare = Composed([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
+        assert torch.allclose(skeleton.apply(y), bare.to_latent(y), atol=1e-11)
+        diagonal = dense_jacobian(bare.to_latent, y).diagonal(dim1=1, dim2=2)
+    inverse = skeleton.inverse_block(hidden)
+    if skeleton.W is None:
+        assert torch.allclose(inverse.mv(y).flatten(1), y.flatten(1) / diagonal, atol=1e-10)
+    else:  # by an inner iteration, to a hundredth
+        v = torch.where(hidden, y, 0)
+        H = hidden.flatten(1)
+        block = dense(Block(Matrix(dense_jacobian(bare.to_latent, y), y.shape), hidden), y)
+        wanted = torch.linalg.solve(block, v.flatten(1)) * H
+        assert ((inverse.mv(v).flatten(1) - wanted).norm(dim=1) < 0.05 * wanted.norm(dim=1)).all()
+    assert inverse.shape == y.shape and inverse.select(torch.tensor([1])).shape == y[:1].shape
+
+
+def test_the_skeleton_of_many_entries_is_estimated_and_never_singular():
+    class Wide(Flow):
+        def to_latent_and_ladj(self, y):
+            scale = torch.linspace(1e-9, 2, 40, dtype=y.dtype)
+            return y * scale, scale.log().sum().expand(len(y))
+
+    skeleton = Wide().skeleton(normal(2, 40))
+    assert (skeleton.scale >= 0.1 * 0.9).all()
+    assert torch.allclose(skeleton.scale[:, 20:], torch.linspace(1e-9, 2, 40, dtype=F64)[20:].expand(2, 20))
+
+
+# --------------------------------------------------------------------------------------------------------- behaviour
+
+
+@pytest.mark.parametrize("series", [LONG, ROULETTE], ids=["long", "roulette"])
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_two_calls_are_equal(name, series):
+    flow = residual_flow(name, series=series)
+    y = data(flow)
+    assert torch.equal(flow.log_prob(y), flow.log_prob(y))
+    with torch.no_grad():
+        first, second = flow.log_prob(y), flow.log_prob(y)
+        assert torch.equal(first, second)
+        assert torch.equal(flow.to_latent(y), flow.to_latent(y))
+    flow.train()
+    assert torch.equal(flow.log_prob(y), flow.eval().log_prob(y))
+    assert torch.allclose(flow.log_prob(y), first, atol=1e-12)
+    assert torch.equal(flow.to_data(y).value, flow.to_data(y).value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_of_one_and_views(name):
+    flow = flow_named(name)
+    y = data(flow, batch=4)
+    x, ladj = flow.to_latent_and_ladj(y)
+    strided = torch.stack([y, y], -1)[..., 0]
+    assert not strided.is_contiguous()
+    for batch, rows in ((y[1:2], [1]), (strided, [0, 1, 2, 3]), (y.flip(0)[::2], [3, 1])):
+        again, log_det = flow.to_latent_and_ladj(batch)
+        assert torch.allclose(again, x[rows], atol=1e-12)
+        assert torch.allclose(log_det, ladj[rows], atol=1e-11)
+        _, G = flow.linearize(batch)
+        assert G.rmv(batch).shape == G.mv(batch).shape == batch.shape
+        assert torch.allclose(flow.to_data(again.detach()).value, y[rows], atol=1e-8)
+
+
+ELSEWHERE = """
+import torch
+from viscos.flows import Series, iresnet
+torch.set_num_threads(1)
+record = torch.load({path!r}, weights_only=True)
+flow = iresnet(**record["arguments"], series=Series(terms=60)).to(record["y"].dtype)
+flow.load_state_dict(record["state"])
+# A library of linear algebra may round by the alignment of its memory, so: to a few units in the last place.
+few = 64 * torch.finfo(record["y"].dtype).eps
+for value, saved in ((flow.log_prob(record["y"]), record["log_prob"]), (flow.to_latent(record["y"]), record["x"])):
+    print(torch.allclose(value, saved, rtol=few, atol=few))
+"""
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("squeezed", torch.float32), ("not square", F64)])
+def test_saved_and_loaded_in_a_new_process(tmp_path, name, dtype):
+    flow = residual_flow(name, dtype)
+    y = data(flow)
+    path = str(tmp_path / "flow.pt")
+    record = {"arguments": ARCHITECTURES[name], "state": flow.state_dict(), "y": y}
+    torch.save(record | {"x": flow.to_latent(y).detach(), "log_prob": flow.log_prob(y).detach()}, path)
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE.format(path=path)], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_actnorm_initialises_once_and_never_after_loading():
+    flow = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none").double()
+    y = 3 + 2 * normal(64, 1, 4, 4)
+    flow.to_latent(y)
+    assert not any(bool(layer.initialized) for layer in flow.layers if isinstance(layer, Affine))
+    flow.initialize(y)
+    assert all(bool(layer.initialized) for layer in flow.layers if isinstance(layer, Affine))
+    x = flow.to_latent(y)
+    assert x.mean().abs() < 1e-6 and (x.std(correction=0) - 1).abs() < 1e-6
+    loaded = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none").double()
+    loaded.load_state_dict(flow.state_dict())
+    for layer in loaded.layers:
+        if isinstance(layer, Affine):
+            assert "initialized" in dict(layer.named_buffers()) and bool(layer.initialized)
+    loaded.initialize(100 * y)
+    assert torch.equal(loaded.to_latent(y), x)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 4, 4), (1, 1, 6)])
+def test_a_constant_entry_gives_no_nan(shape):
+    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise")
+    y = torch.rand(8, *shape, generator=torch.Generator().manual_seed(0))
+    y.flatten(1)[:, 0] = 0.5
+    flow.initialize(y)
+    assert torch.isfinite(flow.log_prob(y)).all()
+    assert torch.isfinite(flow.to_data(flow.to_latent(y)).value).all()
+    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise")
+    flow.initialize(y[:1])  # one item has no deviation at all
+    assert torch.isfinite(flow.log_prob(y)).all()
+    with pytest.raises(InputError, match="never be observed"):
+        Affine(shape).set_moments(torch.full(shape, float("nan")), torch.ones(shape))
+
+
+def test_the_whitening_layer_is_the_gaussian():
+    root = orthogonal(6, 0) @ torch.diag(torch.linspace(0.5, 2, 6, dtype=F64))
+    gaussian = Gaussian(normal(6, seed=1), root @ root.T)
+    layer = Whitening((1, 2, 3)).double()
+    layer.set_gaussian(gaussian)
+    y = normal(5, 1, 2, 3, seed=2)
+    normal_law = torch.distributions.MultivariateNormal(gaussian.mean, gaussian.covariance)
+    assert torch.allclose(Composed([layer], (1, 2, 3)).log_prob(y), normal_law.log_prob(y.flatten(1)), atol=1e-10)
+    assert torch.allclose(layer.inverse(layer(y)).value, y, atol=1e-11)
+    assert bool((torch.linalg.eigvalsh(layer.W) > 0).all()) and torch.allclose(layer.W, layer.W.T, atol=1e-14)
+
+
+def test_a_squeeze_is_undone():
+    y = normal(2, 3, 4, 6)
+    down, up = Squeeze(), Squeeze(undo=True)
+    assert down(y).shape == (2, 12, 2, 3) and torch.equal(up(down(y)), y)
+    assert torch.equal(down.inverse(down(y)).value, y)
+
+
+def test_a_latent_coordinate_belongs_to_its_datum():
+    """Assumption A0: with the branches dropped, each entry of the latent moves with its own entry of the data."""
+    flow = flow_named("squeezed")
+    bare = Composed([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
+    J = dense_jacobian(bare.to_latent, data(flow))
+    assert torch.equal(J, torch.diag_embed(J.diagonal(dim1=1, dim2=2)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shape": (4, 4)}, "vectors \\(d,\\) or images"),
+        ({"shape": (5,), "activation": "relu"}, "flow.activation is 'relu'"),
+        ({"shape": (5,), "start": "zero"}, "flow.start is 'zero'"),
+        ({"shape": (5,), "coefficient": 1.0}, "between 0 and 1"),
+        ({"shape": (1, 6, 6), "blocks": (1, 1, 1)}, "6 × 6 cannot be squeezed 2 times"),
+        ({"shape": (1, 5, 5), "first_squeeze": True}, "cannot be squeezed 1 times"),
+    ],
+)
+def test_refused_architectures(arguments, message):
+    with pytest.raises(InputError, match=message):
+        iresnet(**arguments)
+
+
+def test_refused_data():
+    flow = iresnet((5,), blocks=(1,), channels=4, start="none")
+    for y, message in [
+        (torch.zeros(2, 4), r"shape \(5,\), got \(4,\)"),
+        (torch.zeros(2, 5, dtype=torch.long), "floating point"),
+        (torch.zeros(2, 5, dtype=F64), "float64, the flow is torch.float32"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            flow.log_prob(y)
+    with pytest.raises(NotImplementedError, match="to_latent_and_ladj"):
+        Flow().log_prob(torch.zeros(1, 2))
+
+
+# ------------------------------------------------------------------------------------------------------------ errata
+
+
+def test_erratum_1_the_inverse_of_a_residual_layer():
+    """(I + ∇h)⁻¹ = Σ_j (−∇h)^j: partial sums of the paper's −(∇h)^j do not go there."""
+    flow = flow_named("image")
+    y = data(flow, batch=1)
+    branch = flow.layers[0].branch
+    H = dense_jacobian(branch, y)[0]
+    truth = torch.linalg.inv(torch.eye(16, dtype=F64) + H)
+    powers = [torch.linalg.matrix_power(H, j) for j in range(200)]
+    assert torch.allclose(sum((-1) ** j * p for j, p in enumerate(powers)), truth, atol=1e-10)
+    assert not torch.allclose(-sum(powers), truth, atol=1e-2)
+    _, operator = flow.layers[0].linearize(y)
+    assert torch.allclose(dense(operator.inverse(), y)[0], truth, atol=1e-9)
+
+
+def test_erratum_3_the_log_determinant_by_singular_values():
+    """2 log|det A| = Σ_i 2 log σ_i."""
+    A = dense_jacobian(flow_named("odd").to_latent, data(flow_named("odd")))
+    values = torch.linalg.svdvals(A)
+    assert torch.allclose(2 * torch.linalg.slogdet(A)[1], (2 * values.log()).sum(1), atol=1e-10)
+    assert torch.allclose(torch.linalg.slogdet(A @ A.mT)[1], (2 * values.log()).sum(1), atol=1e-10)

@@ -1,0 +1,264 @@
+"""Gradients of log|det J^OO| against automatic differentiation of `slogdet`, and values of log-determinants."""
+
+import pytest
+import torch
+from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
+
+from viscos.linear import GMRES, Block, Matrix
+from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact, exact_value, lanczos_value, log_abs_det_block
+from viscos.rng import generator
+
+ESTIMATORS = {"clade": CLADE, "nlade": NLADE}
+FLOWS = ("image", "vector", "nonlinear of one's own", "affine of one's own")
+PATTERNS = ("random", "centre", "one kind an item", "one")
+
+
+def truth(flow, y, hidden, weights):
+    """Σᵢ wᵢ log|det J^OO(yᵢ)| with J the inverse of the dense Jacobian, item by item, and its gradients."""
+    y = y.clone().requires_grad_()
+    values = []
+    for item, known in zip(y, ~hidden.flatten(1), strict=True):
+        G = torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None]).flatten(), item, create_graph=True)
+        J = torch.linalg.inv(G.flatten(1))
+        values.append(torch.linalg.slogdet(J[known][:, known])[1] if known.any() else 0 * J.sum())
+    values = torch.stack(values)
+    variables = [y, *(p for p in flow.parameters() if p.requires_grad)]
+    grads = torch.autograd.grad((weights * values).sum(), variables, allow_unused=True)
+    return values.detach(), [torch.zeros_like(v) if g is None else g for g, v in zip(grads, variables, strict=True)]
+
+
+def estimate(estimator, flow, y, hidden, weights, g, tolerance=1e-12):
+    y = y.clone().requires_grad_()
+    _, G = flow.linearize(y.detach())
+    block = BlockSolver(G, hidden, None, GMRES(tolerance))
+    x, surrogate = estimator.surrogate(flow, y, block, g)
+    variables = [y, *(p for p in flow.parameters() if p.requires_grad)]
+    grads = torch.autograd.grad((weights * surrogate).sum(), variables, allow_unused=True)
+    assert block.ok.all()
+    return x, surrogate, [torch.zeros_like(v) if r is None else r for r, v in zip(grads, variables, strict=True)]
+
+
+def problem(name, pattern):
+    flow = flow_named(name)
+    return flow, data(flow), masks(tuple(flow.shape))[pattern], torch.tensor([1.0, -2.0, 0.3], dtype=F64)
+
+
+@pytest.fixture
+def exact_trace(monkeypatch):
+    """All basis vectors, scaled by √d, in place of random probes: E vvᵀ = I holds without a mean over chance."""
+
+    def basis(d):
+        vectors = iter(torch.eye(d, dtype=F64) * d**0.5)
+
+        def probe(like, g, mask=None):
+            v = next(vectors).view(1, *like.shape[1:]).expand_as(like)
+            return v if mask is None else v * mask
+
+        monkeypatch.setattr("viscos.logdet.estimators.rademacher", probe)
+
+    return basis
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, "all", "none"])
+@pytest.mark.parametrize("name", FLOWS)
+def test_exact(name, pattern):
+    flow, y, hidden, weights = problem(name, pattern)
+    values, wanted = truth(flow, y, hidden, weights)
+    x, surrogate, found = estimate(Exact(), flow, y, hidden, weights, generator(0))
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
+    assert torch.allclose(surrogate, values, atol=1e-10)
+    for a, b in zip(found, wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-8)
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, "all", "none"])
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("estimator", list(ESTIMATORS))
+def test_errata_1_and_2_exact_traces_against_slogdet(exact_trace, estimator, name, pattern):
+    """By y and by every parameter, each item with its own weight; with the signs that the paper's equations lack."""
+    flow, y, hidden, weights = problem(name, pattern)
+    _, wanted = truth(flow, y, hidden, weights)
+    d = y[0].numel()
+    exact_trace(d)
+    x, _, found = estimate(ESTIMATORS[estimator](probes=d), flow, y, hidden, weights, generator(0))
+    assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a - b).abs().max() < 1e-8 * max(1, float(b.abs().max()))
+
+
+@pytest.mark.parametrize("exactly", [True, False], ids=["exact flow", "series"])
+@pytest.mark.parametrize("estimator", list(ESTIMATORS))
+def test_random_probes_have_no_bias(estimator, exactly):
+    flow, y, hidden, weights = problem("image", "random")
+    for layer in flow.layers[::2]:
+        layer.exact_below = 64 if exactly else 0
+    _, wanted = truth(flow, y, hidden, weights)
+    directions = [normal(*w.shape, seed=50 + k) for k, w in enumerate(wanted)]
+    copies, runs = 20, []
+    for k in range(40):
+        z, h = y.repeat(copies, 1, 1, 1), hidden.repeat(copies, 1, 1, 1)
+        _, _, found = estimate(
+            ESTIMATORS[estimator](), flow, z, h, weights.repeat(copies) / copies, generator(k, "probes"), 1e-8
+        )
+        found[0] = found[0].view(copies, *y.shape).sum(0)
+        runs.append(torch.stack([(a * v).sum() for a, v in zip(found, directions, strict=True)]))
+    wanted = torch.stack([(w * v).sum() for w, v in zip(wanted, directions, strict=True)])
+    assert within(torch.stack(runs), wanted, slack=1e-7).all()  # the solves' tolerance
+
+
+def test_erratum_2_the_sign_of_nlade():
+    """∇(G⁻¹) = −G⁻¹ (∇G) G⁻¹: without the sign the gradient is another one."""
+    flow = SmoothFlow(3)
+    y = normal(1, 3)
+    J = torch.linalg.inv(dense_jacobian(flow.to_latent, y))[0]
+    step = 1e-5
+    for k in range(3):
+        e = torch.eye(3, dtype=F64)[k]
+        G_plus, G_minus = (dense_jacobian(flow.to_latent, y + s * step * e)[0] for s in (1, -1))
+        dG, dJ = (G_plus - G_minus) / (2 * step), (torch.linalg.inv(G_plus) - torch.linalg.inv(G_minus)) / (2 * step)
+        assert torch.allclose(dJ, -J @ dG @ J, atol=1e-8)
+        assert not torch.allclose(dJ, J @ dG @ J, atol=1e-3)
+
+
+def test_the_schur_identities():
+    """(J^OO)⁻¹ = G^OO − G^OH (G^HH)⁻¹ G^HO, and log|det J^OO| = log|det G^HH| − log|det G|."""
+    flow = flow_named("image")
+    y, hidden = data(flow), masks((1, 4, 4))["random"].flatten(1)
+    G = dense_jacobian(flow.to_latent, y)
+    for A, H in zip(G, hidden, strict=True):
+        K, J = ~H, torch.linalg.inv(A)
+        schur = A[K][:, K] - A[K][:, H] @ torch.linalg.inv(A[H][:, H]) @ A[H][:, K]
+        assert torch.allclose(torch.linalg.inv(J[K][:, K]), schur, atol=1e-10)
+        left = torch.linalg.slogdet(J[K][:, K])[1]
+        assert left.item() == pytest.approx((torch.linalg.slogdet(A[H][:, H])[1] - torch.linalg.slogdet(A)[1]).item())
+
+
+def test_the_choice_of_the_estimator():
+    few = torch.ones(2, 16, dtype=torch.bool)
+    many = torch.zeros(2, 40, dtype=torch.bool)
+    assert Auto().choose(few) == Exact()
+    assert Auto(probes=3).choose(~many) == NLADE(3)  # O is the smaller side
+    assert Auto(probes=3).choose(many) == CLADE(3)
+    assert Auto(exact_below=40).choose(many) == Exact()
+    flow, y, hidden, weights = problem("vector", "random")
+    for a, b in zip(
+        estimate(Auto(), flow, y, hidden, weights, generator(0))[2],
+        estimate(Exact(), flow, y, hidden, weights, generator(0))[2],
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+
+
+# ---------------------------------------------------------------------------------------------------- block solver
+
+
+def test_the_block_solver_marks_what_it_cannot_solve():
+    A = torch.eye(6, dtype=F64) + 0.2 * normal(4, 6, 6)
+    A[1, 0, :] = 0  # a singular block
+    A[2] = float("nan")
+    hidden = torch.ones(4, 6, dtype=torch.bool)
+    hidden[:, 4:] = False
+    block = BlockSolver(Matrix(A), hidden, None, GMRES(1e-12))
+    a = normal(4, 6, seed=1)
+    found = block.transposed(a)
+    assert block.ok.tolist() == [True, False, False, True]
+    assert (found[1:3] == 0).all() and (found[:, 4:] == 0).all()
+    for k in (0, 3):
+        assert torch.allclose(found[k, :4], torch.linalg.solve(A[k, :4, :4].T, a[k, :4]), atol=1e-10)
+    assert (block.products > 0).all()
+    before = block.products.clone()
+    block.transposed(torch.zeros_like(a))
+    assert torch.equal(block.products, before)
+    assert block.ok.tolist() == [True, False, False, True]  # a verdict is not taken back
+
+
+# ----------------------------------------------------------------------------------------------------------- values
+
+
+def spd_like(batch, d, seed=0):
+    return torch.eye(d, dtype=F64) + 0.6 * normal(batch, d, d, seed=seed) / d**0.5
+
+
+def test_exact_value():
+    A = spd_like(3, 9)
+    assert torch.allclose(exact_value(Matrix(A, (3, 3, 3)), A.new_zeros(3, 3, 3)), torch.linalg.slogdet(A)[1])
+    single = exact_value(Matrix(A.float()), A[:, 0].float())
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), torch.linalg.slogdet(A)[1], atol=1e-5)
+
+
+def test_lanczos_of_every_basis_vector_is_the_trace(monkeypatch):
+    """With as many steps as rows the quadrature is exact: vᵀ log(AᵀA) v by eigenvectors."""
+    from viscos.logdet.value import _quadrature
+
+    A = spd_like(3, 7)
+    values, vectors = torch.linalg.eigh(A.mT @ A)
+    log = vectors @ torch.diag_embed(values.log()) @ vectors.mT
+    total = torch.zeros(3, dtype=F64)
+    for e in torch.eye(7, dtype=F64):
+        found = _quadrature(Matrix(A), e.expand(3, 7), 7)
+        assert torch.allclose(found, torch.einsum("i,bij,j->b", e, log, e), atol=1e-10)
+        total += found / 2
+    assert torch.allclose(total, torch.linalg.slogdet(A)[1], atol=1e-10)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_lanczos_has_no_bias(masked):
+    A = spd_like(1, 30).expand(2000, 30, 30)
+    hidden = (torch.arange(30) % 3 > 0).expand(2000, 30)
+    operator = Block(Matrix(A), hidden) if masked else Matrix(A)
+    block = A[0][hidden[0]][:, hidden[0]] if masked else A[0]
+    found = lanczos_value(operator, A[:, 0], generator(0), hidden if masked else None, steps=20)
+    assert within(found, torch.linalg.slogdet(block)[1])
+    again = lanczos_value(operator, A[:, 0], generator(1), hidden if masked else None, steps=20, probes=5)
+    assert within(again, torch.linalg.slogdet(block)[1])
+    assert again.std() < 0.6 * found.std()
+
+
+def test_lanczos_where_the_space_ends_early():
+    """The identity, a multiple of it, an empty mask, a mask of one entry: one step says all."""
+    A = torch.eye(5, dtype=F64).repeat(4, 1, 1)
+    A[1] *= 3
+    A[3, 2, 2] = 0.5
+    hidden = torch.ones(4, 5, dtype=torch.bool)
+    hidden[2] = False
+    hidden[3] = torch.arange(5) == 2
+    for dtype, tolerance in ((F64, 1e-12), (torch.float32, 1e-5)):
+        found = lanczos_value(Block(Matrix(A.to(dtype)), hidden), A[:, 0].to(dtype), generator(0), hidden)
+        wanted = torch.tensor([0, 5 * torch.log(torch.tensor(3.0)), 0, -torch.log(torch.tensor(2.0))], dtype=dtype)
+        assert torch.allclose(found, wanted, atol=tolerance * 10)
+
+
+def test_an_item_that_is_nan_leaves_its_neighbours_right():
+    A = spd_like(3, 8)
+    A[1] = float("nan")
+    for found in (
+        lanczos_value(Matrix(A), A[:, 0], generator(0), steps=8, probes=4),
+        exact_value(Matrix(A), A[:, 0]),
+        log_abs_det_block(Matrix(A), torch.ones(3, 8, dtype=torch.bool), A[:, 0], generator(0), exact_below=4),
+    ):
+        assert torch.isnan(found[1])
+        assert torch.isfinite(found[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("below", [1, 1024], ids=["lanczos", "dense"])
+def test_the_value_of_a_block(below):
+    flow = residual_flow("odd")
+    y = data(flow)[:1].expand(800, 1, 5, 5)
+    hidden = masks((1, 5, 5))["random"][:1].expand(800, 1, 5, 5)
+    if below > 1:
+        y, hidden = y[:2], hidden[:2]
+    A, H = dense_jacobian(flow.to_latent, y[:1])[0], hidden[0].flatten()
+    wanted = torch.linalg.slogdet(A[H][:, H])[1]
+    _, G = flow.linearize(y)
+    found = log_abs_det_block(G, hidden, y, generator(0), exact_below=below)
+    assert within(found, wanted) if below == 1 else torch.allclose(found, wanted.expand(2), atol=1e-11)
+
+
+def test_one_affine_flow_by_hand():
+    """d = 2, O = {0}: J = A⁻¹ and log|J₀₀| = log|A₁₁ / det A|."""
+    flow = AffineFlow(2)
+    hidden = torch.tensor([[False, True]])
+    _, surrogate, _ = estimate(Exact(), flow, normal(1, 2), hidden, torch.ones(1, dtype=F64), generator(0))
+    A = flow.A.detach()
+    assert surrogate.item() == pytest.approx((A[1, 1].abs().log() - torch.linalg.det(A).abs().log()).item())

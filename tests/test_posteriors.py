@@ -1,0 +1,170 @@
+"""Gaussians over x^H against dense linear algebra, their gradients, and the inference network."""
+
+import pytest
+import torch
+from problems import F64, flow_named, masks, normal, residual_flow
+
+from viscos.batch import incomplete
+from viscos.errors import InputError
+from viscos.gaussian import Gaussian
+from viscos.posteriors import (
+    Amortised,
+    Diagonal,
+    DiagonalGaussian,
+    Full,
+    FullGaussian,
+    Householder,
+    HouseholderGaussian,
+)
+
+SHAPE = (2, 3)
+HIDDEN = torch.tensor(
+    [[[1, 1, 0], [1, 0, 1]], [[0, 0, 0], [0, 0, 0]], [[1, 1, 1], [1, 1, 1]], [[0, 0, 1], [0, 0, 0]]]
+).bool()
+
+
+def gaussians():
+    mean, log_scale = normal(4, *SHAPE, seed=1), 0.3 * normal(4, *SHAPE, seed=2)
+    return {
+        "diagonal": DiagonalGaussian(mean, HIDDEN, log_scale),
+        "householder": HouseholderGaussian(mean, HIDDEN, log_scale, normal(4, 3, *SHAPE, seed=3)),
+        "full": FullGaussian(mean, HIDDEN, 0.4 * normal(4, 6, 6, seed=4)),
+    }
+
+
+def scale_matrix(q):
+    """L (B, d, d), column by column."""
+    basis = torch.eye(6, dtype=F64).view(6, 1, *SHAPE).expand(6, 4, *SHAPE)
+    return q.scaled(q.masked(basis)).flatten(2).permute(1, 2, 0)
+
+
+@pytest.mark.parametrize("name", list(gaussians()))
+def test_density_and_draws_against_the_dense_normal(name):
+    q = gaussians()[name]
+    L, noise = scale_matrix(q), normal(5, 4, *SHAPE, seed=6)
+    x, log_q = q.sample(noise), q.log_prob_of_noise(noise)
+    log_scale = q.log_scale_sum()
+    assert (x[:, ~HIDDEN] == 0).all()
+    for k, H in enumerate(HIDDEN.flatten(1)):
+        if not H.any():
+            assert (log_q[:, k] == 0).all() and log_scale[k] == 0
+            continue
+        LH = L[k][H][:, H]
+        wanted = torch.distributions.MultivariateNormal(q.mean.flatten(1)[k, H], LH @ LH.T)
+        xk, epsilon = x.flatten(2)[:, k, H], noise.flatten(2)[:, k, H]
+        assert torch.allclose(xk, q.mean.flatten(1)[k, H] + epsilon @ LH.T, atol=1e-12)
+        assert torch.allclose(log_q[:, k], wanted.log_prob(xk), atol=1e-10)
+        assert log_scale[k].item() == pytest.approx(torch.linalg.slogdet(LH)[1].item(), abs=1e-12)
+        turned = q.unscaled_transposed(q.masked(noise)).flatten(2)[:, k, H]
+        assert torch.allclose(turned, epsilon @ torch.linalg.inv(LH), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", list(gaussians()))
+def test_the_path_gradient_is_that_of_log_q_by_the_draw(name):
+    q = gaussians()[name]
+    noise = normal(5, 4, *SHAPE, seed=6)
+    x = q.sample(noise).requires_grad_()
+    value = q.log_prob_path(noise, x)
+    assert torch.allclose(value, q.log_prob_of_noise(noise))
+    (found,) = torch.autograd.grad(value.sum(), x)
+    L = scale_matrix(q)
+    for k, H in enumerate(HIDDEN.flatten(1)):
+        if not H.any():
+            continue
+        LH, z = L[k][H][:, H], x.detach().flatten(2)[:, k, H].requires_grad_()
+        law = torch.distributions.MultivariateNormal(q.mean.flatten(1)[k, H], LH @ LH.T)
+        (wanted,) = torch.autograd.grad(law.log_prob(z).sum(), z)
+        assert torch.allclose(found.flatten(2)[:, k, H], wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("posterior", [Diagonal, Householder, Full])
+def test_free_posteriors_start_at_the_standard_normal(posterior):
+    y = torch.where(HIDDEN, float("nan"), normal(4, *SHAPE))
+    batch = incomplete(y, ~HIDDEN)
+    q = posterior(batch.filled())(batch, flow_named("vector"))
+    noise = normal(400, 4, *SHAPE, seed=6)
+    law = torch.where(HIDDEN, torch.distributions.Normal(0, 1).log_prob(noise), 0).flatten(2).sum(2)
+    assert torch.allclose(q.log_prob_of_noise(noise), law, atol=1e-10)
+    assert (q.mean == 0).all() and torch.equal(q.sample(noise), q.sample(noise))
+    with pytest.raises(InputError, match=r"made for a batch of shape \(4, 2, 3\), got \(1, 2, 3\)"):
+        posterior(batch.filled())(batch.select(torch.tensor([0])), flow_named("vector"))
+
+
+@pytest.mark.parametrize("posterior", [Diagonal, Householder, Full])
+def test_gradients_are_finite_whatever_is_hidden(posterior):
+    y = torch.where(HIDDEN, float("nan"), normal(4, *SHAPE, dtype=torch.float32))
+    batch = incomplete(y, ~HIDDEN)
+    module = posterior(batch.filled())
+    noise = normal(2, 4, *SHAPE, dtype=torch.float32)
+    q = module(batch, flow_named("vector"))
+    (q.sample(noise).square().sum() + q.log_prob_of_noise(noise).sum()).backward()
+    for p in module.parameters():
+        assert torch.isfinite(p.grad).all()
+        assert (p.grad[1] == 0).all()  # nothing is hidden there
+    assert (module.mean.grad[~HIDDEN] == 0).all()
+
+
+def test_the_full_posterior_is_for_small_problems():
+    with pytest.raises(InputError, match="posterior=householder above 256"):
+        Full(torch.zeros(1, 257))
+
+
+# ----------------------------------------------------------------------------------------------- inference network
+
+
+def image_batch(shape=(1, 4, 4), batch=3):
+    hidden = masks(shape, batch)["one kind an item"]
+    return incomplete(torch.where(hidden, float("nan"), normal(batch, *shape)), ~hidden, torch.arange(batch))
+
+
+def test_the_network_begins_at_the_latent_of_the_filled_image():
+    flow, batch = residual_flow("image"), image_batch()
+    root = torch.eye(16, dtype=F64) + 0.2 * normal(16, 16)
+    gaussian = Gaussian(normal(16, seed=2), root @ root.T)
+    plain, filled = Amortised((1, 4, 4), gaussian=False).double(), Amortised((1, 4, 4)).double()
+    plain.prepare(0.25, None)
+    filled.prepare(0.25, gaussian)
+    assert torch.equal(plain(batch, flow).start, batch.filled(0.25))
+    assert torch.equal(plain(batch, flow).mean, flow.to_latent(batch.filled(0.25)))
+    conditional = gaussian.conditional(batch.values.flatten(1), batch.observed.flatten(1)).view_as(batch.values)
+    assert torch.allclose(filled(batch, flow).start, conditional, atol=1e-2)  # a start: solved to 1e-3
+    assert torch.equal(filled(batch, flow).start[batch.observed], batch.values[batch.observed])
+    assert (filled(batch, flow).log_scale == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (2, 4, 6), (1, 5, 5)])
+def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape):
+    hidden = masks(shape)["random"]
+    values = normal(3, *shape)
+    network = Amortised(shape, gaussian=False, residual=True).double()
+    with torch.no_grad():
+        for k, p in enumerate(network.parameters()):
+            p.copy_(0.2 * normal(*p.shape, seed=k))
+    flow = torch.nn.Identity()
+    flow.to_latent = lambda y: y
+    one = network(incomplete(values, ~hidden), flow)
+    two = network(incomplete(torch.where(hidden, values + 9, values), ~hidden), flow)
+    assert torch.equal(one.mean, two.mean) and torch.equal(one.log_scale, two.log_scale)
+    other = network(incomplete(torch.where(hidden, values, values + 1), ~hidden), flow)
+    assert not torch.allclose(one.log_scale, other.log_scale)
+    alone = network(incomplete(values, ~hidden).select(torch.tensor([1])), flow)
+    assert torch.allclose(alone.mean[0], one.mean[1], atol=1e-12)
+    assert one.mean.shape == (3, *shape)
+
+
+def test_the_network_is_trained_in_every_layer():
+    flow, batch = residual_flow("image"), image_batch()
+    network = Amortised((1, 4, 4)).double()
+    optimizer = torch.optim.SGD(network.parameters(), 1e-2)
+    for _ in range(2):  # the last layer begins at zero, so the others move from the second step on
+        optimizer.zero_grad()
+        q = network(batch, flow)
+        (q.sample(normal(2, 3, 1, 4, 4)).square().sum() - q.log_scale_sum().sum()).backward()
+        optimizer.step()
+    assert all(float(p.grad.abs().sum()) > 0 for p in network.parameters())
+    assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
+
+
+def test_the_network_refuses_vectors():
+    with pytest.raises(InputError, match="is for images"):
+        Amortised((5,))

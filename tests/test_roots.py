@@ -1,0 +1,389 @@
+"""The common loop, and every root finder on every kind of mask: one solution, an honest verdict, an honest count."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from problems import F64, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow
+
+from viscos.errors import InputError
+from viscos.flows import Flow
+from viscos.iterate import iterate
+from viscos.linear import GMRES, LinearOperator
+from viscos.roots import (
+    AlternatingFixedPoint,
+    Anderson,
+    DataEquation,
+    Fallback,
+    LatentEquation,
+    NewtonKrylov,
+    OnData,
+    anderson,
+    implicit,
+    newton_krylov,
+    paper,
+)
+from viscos.solution import Solution, Status, item_max
+
+TIGHT = 1e-9
+SOLVERS = {
+    "anderson": anderson(TIGHT),
+    "newton_krylov": newton_krylov(TIGHT),
+    "paper": paper(TIGHT),
+    "newton on the data": OnData(NewtonKrylov(TIGHT)),
+    "anderson alone": Anderson(TIGHT, budget=200),
+    "algorithm 1 alone": AlternatingFixedPoint(TIGHT, decay=1.0),
+}
+FLOWS = ("image", "squeezed", "vector", "odd", "nonlinear of one's own")
+FAST = ("anderson", "newton_krylov", "anderson alone")  # the others take an inverse of the flow at every step
+PRODUCT = [
+    (solver, name, mask)
+    for solver in SOLVERS
+    for name in FLOWS
+    for mask in masks((1, 4, 4))
+    if solver in FAST or name == "image" or mask == "random"
+]
+
+
+def problem(name, mask, batch=3, size=0.3):
+    """An equation whose solution is known: the mask, the data with which it was made, the equation."""
+    flow = flow_named(name) if "own" in name else residual_flow(name, size=size)
+    shape = (5,) if "own" in name else flow.shape
+    y, hidden = normal(batch, *shape, seed=5), masks(tuple(shape), batch)[mask]
+    with torch.no_grad():
+        x = flow.to_latent(y)
+    garbage = torch.where(hidden, float("nan"), y)  # what is hidden must not matter
+    return y, hidden, LatentEquation.build(flow, garbage, hidden, x)
+
+
+# --------------------------------------------------------------------------------------------------------- the loop
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """r(z) = z − target, for the loop alone, and a factor for each item."""
+
+    target: torch.Tensor
+    factor: torch.Tensor
+
+    def residual(self, z):
+        return z - self.target
+
+    def error(self, r):
+        return item_max(r)
+
+    def select(self, index):
+        return Shrink(self.target[index], self.factor[index])
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Multiplies the residual of each item by its own factor; costs what it says."""
+
+    patience: int = 3
+
+    def init(self, problem, z, r):
+        return problem.factor
+
+    def step(self, problem, z, r, state):
+        z = problem.target + state[:, None] * r
+        return z, problem.residual(z), 1.0, state
+
+    def select(self, state, index):
+        return state[index]
+
+
+def run(factors, tolerance=1e-6, budget=100, start=None):
+    factors = torch.tensor(factors, dtype=F64)
+    target = torch.zeros(len(factors), 2, dtype=F64)
+    start = torch.ones_like(target) if start is None else start
+    return iterate(Shrink(target, factors), Factor(), start, tolerance=tolerance, budget=budget)
+
+
+def test_the_loop_judges_each_item():
+    found = run([0.1, 1.0, float("nan"), 0.9, 2.0], budget=50)
+    wanted = [Status.CONVERGED, Status.STALLED, Status.NON_FINITE, Status.BUDGET, Status.STALLED]
+    assert found.status.tolist() == wanted
+    assert found.residual[0] <= 1e-6
+    assert found.residual[[1, 2, 4]].tolist() == [1, 1, 1]  # the best iterate, which is the start
+    assert (found.value[[1, 2, 4]] == 1).all()
+
+
+def test_the_loop_stops_each_item_at_its_own_time():
+    found = run([0.09, 0.009, 0.49, 0.0])
+    assert found.converged.all()
+    assert found.evaluations.tolist() == [7, 4, 21, 2]  # the start is one of them
+    assert torch.equal(found.residual, item_max(found.value))
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_the_loop_stays_in_its_budget(budget):
+    found = run([0.9, 0.5], budget=budget)
+    assert (found.evaluations <= budget).all()
+    assert (found.status == Status.BUDGET).all()
+    assert found.residual.tolist() == pytest.approx([0.9 ** (budget - 1), 0.5 ** (budget - 1)])
+
+
+def test_the_loop_returns_the_best_iterate_not_the_last():
+    class Bounce(Factor):
+        def step(self, problem, z, r, state):
+            k = int(state[0])
+            z = problem.target + torch.tensor([0.5, 3.0, 2.0, 5.0], dtype=F64)[k]
+            return z, problem.residual(z), 1.0, state + 1
+
+    zero = torch.zeros(1, 2, dtype=F64)
+    found = iterate(Shrink(zero, torch.zeros(1)), Bounce(), zero + 1, tolerance=1e-3, budget=100)
+    assert found.status.item() == Status.STALLED
+    assert found.residual.item() == 0.5
+    assert (found.value == 0.5).all()
+
+
+def test_a_start_that_is_not_finite():
+    found = run([0.1, 0.1], start=torch.tensor([[1.0, 1.0], [1.0, float("inf")]], dtype=F64))
+    assert found.status.tolist() == [Status.CONVERGED, Status.NON_FINITE]
+
+
+def test_a_solution_names_the_items_that_failed():
+    found = run([0.1, 1.0, float("nan")])
+    with pytest.raises(InputError, match=r"2 of 3 items were not solved \(first: item 1, residual 1\); no further"):
+        found.raise_if_failed()
+    assert torch.equal(run([0.1]).raise_if_failed(), run([0.1]).value)
+    assert all(status.remedy for status in Status)
+    exact = Solution.exact(torch.ones(2, 3), 4)
+    assert exact.converged.all() and exact.evaluations.tolist() == [4, 4] and not exact.fallback.any()
+
+
+# ------------------------------------------------------------------------------------------------------ root finders
+
+
+@pytest.mark.parametrize(("solver", "name", "mask"), PRODUCT)
+def test_every_solver_finds_the_same_solution(solver, name, mask):
+    y, hidden, equation = problem(name, mask, size=0.2)
+    found = SOLVERS[solver].solve(equation, equation.start())
+    assert found.converged.all(), found
+    assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-8
+    assert (found.value[~hidden] == 0).all()
+    assert torch.allclose(found.residual, item_max(equation.residual(found.value)), atol=1e-14)
+    assert torch.equal(equation.complete(found.value)[~hidden], y[~hidden])
+
+
+@pytest.mark.parametrize("solver", ["anderson", "newton_krylov", "paper", "newton on the data"])
+def test_an_item_alone_and_in_a_batch(solver):
+    _, hidden, equation = problem("image", "one kind an item")
+    together = SOLVERS[solver].solve(equation, equation.start())
+    for k in range(len(hidden)):
+        one = equation.select(torch.tensor([k]))
+        alone = SOLVERS[solver].solve(one, equation.start()[k : k + 1])
+        assert (alone.value[0] - together.value[k]).abs().max() < 1e-8
+        assert alone.status[0] == together.status[k]
+
+
+@pytest.mark.parametrize("what", ["data", "latent"])
+@pytest.mark.parametrize("solver", ["anderson", "newton_krylov", "paper", "newton on the data"])
+def test_an_item_that_is_nan_leaves_its_neighbours_right(solver, what):
+    y, hidden, equation = problem("image", "random")
+    clean = SOLVERS[solver].solve(equation, equation.start())
+    spoiled_y, spoiled_x = equation.y.clone(), equation.x.clone()
+    (spoiled_y if what == "data" else spoiled_x)[1] = float("nan")
+    bad = LatentEquation.build(equation.flow, spoiled_y, hidden, spoiled_x)
+    found = SOLVERS[solver].solve(bad, bad.start())
+    assert found.converged.tolist() == [True, False, True]
+    assert found.status[1] == Status.NON_FINITE
+    for k in (0, 2):
+        assert (found.value[k] - clean.value[k]).abs().max() < 1e-9
+        assert torch.where(hidden, found.value - y, 0)[k].abs().max() < 1e-8
+
+
+class Squash(Flow):
+    """x = tanh y: no datum has a latent beyond one."""
+
+    def to_latent_and_ladj(self, y):
+        x = torch.tanh(y)
+        return x, (1 - x.square()).log().flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("solver", ["anderson", "newton_krylov", "paper", "newton on the data"])
+def test_an_equation_without_a_solution_ends_with_a_status(solver):
+    x = torch.tensor([[0.5, 0.2, -0.3], [2.0, 0.2, 0.1]], dtype=F64)
+    hidden = torch.tensor([[True, True, False], [True, True, False]])
+    equation = LatentEquation.build(Squash(), torch.zeros_like(x), hidden, x)
+    found = SOLVERS[solver].solve(equation, equation.start())
+    assert found.converged.tolist() == [True, False]
+    assert torch.allclose(found.value[0, :2], torch.atanh(x[0, :2]), atol=1e-8)
+    assert found.residual[1] >= 1
+
+
+@pytest.mark.parametrize("solver", [Anderson(TIGHT, 1), NewtonKrylov(TIGHT, 1), AlternatingFixedPoint(TIGHT, 1)])
+def test_a_budget_of_one(solver):
+    _, _, equation = problem("image", "random")
+    found = solver.solve(equation, equation.start())
+    assert (found.status == Status.BUDGET).all()
+    assert (found.evaluations == 1).all()
+    assert torch.equal(found.value, equation.start())
+
+
+class Counting:
+    """A flow that counts evaluations of itself and products with its Jacobian."""
+
+    class _Operator(LinearOperator):
+        def __init__(self, base, owner):
+            self.base, self.owner, self.shape = base, owner, base.shape
+
+        def mv(self, v):
+            self.owner.count += 1
+            return self.base.mv(v)
+
+        def rmv(self, u):
+            self.owner.count += 1
+            return self.base.rmv(u)
+
+    def __init__(self, flow):
+        self.flow, self.count = flow, 0.0
+
+    def to_latent(self, y):
+        self.count += 1
+        return self.flow.to_latent(y)
+
+    def to_data(self, x):
+        found = self.flow.to_data(x)
+        self.count += float(found.evaluations)
+        return found
+
+    def linearize(self, y):
+        self.count += 1
+        x, G = self.flow.linearize(y)
+        return x, self._Operator(G, self)
+
+    def skeleton(self, y):
+        return self.flow.skeleton(y)
+
+
+@pytest.mark.parametrize("mask", ["random", "all", "one", "none"])
+@pytest.mark.parametrize("solver", ["anderson", "newton_krylov", "paper", "algorithm 1 alone", "newton on the data"])
+def test_evaluations_are_counted(solver, mask):
+    _, hidden, equation = problem("image", mask, batch=1)
+    counting = Counting(equation.flow)
+    counted = LatentEquation(counting, equation.y, hidden, equation.x, equation.preconditioner)
+    assert mask == "all" or int(hidden.sum()) * 2 <= hidden.numel()  # the Schur route: products with J are not counted
+    found = SOLVERS[solver].solve(counted, equation.start())
+    assert found.converged.all()
+    assert found.evaluations.item() == pytest.approx(counting.count)
+
+
+def test_the_fallback_marks_its_items():
+    y, hidden, equation = problem("image", "random")
+    start = equation.start()
+    start[1] = torch.where(hidden[1], y[1] + 1e-6, 0)  # already close: two steps do
+    found = Fallback(Anderson(1e-8, budget=4), newton_krylov(1e-8)).solve(equation, start)
+    assert found.converged.all()
+    assert found.fallback.tolist() == [True, False, True]
+    assert (found.evaluations[~found.fallback] <= 4).all()
+    assert (found.evaluations[found.fallback] > 4).all()
+    assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-7
+    hopeless = Fallback(Anderson(1e-12, budget=2), NewtonKrylov(1e-12, budget=2)).solve(equation, start)
+    assert not hopeless.converged.any()
+    assert (hopeless.status == Status.BUDGET).all()
+    assert torch.allclose(hopeless.residual, item_max(equation.residual(hopeless.value)))
+
+
+def test_the_default_solvers_meet_the_tolerance_that_they_name():
+    for make in (anderson, newton_krylov, paper):
+        _, _, equation = problem("squeezed", "random")
+        solver = make()
+        found = solver.solve(equation, equation.start())
+        assert solver.tolerance == 1e-3
+        assert (found.residual <= 1e-3).all()
+
+
+def test_the_schur_route_and_the_direct_route_give_one_direction():
+    _, hidden, equation = problem("image", "centre")
+    data_equation = DataEquation(equation.flow, equation.y, hidden, equation.x)
+    z = torch.where(hidden, 0, normal(*hidden.shape, seed=1))
+    r = torch.where(hidden, 0, normal(*hidden.shape, seed=2))
+    y = equation.flow.to_data(data_equation.latent(z)).value
+    J = torch.linalg.inv(dense_jacobian(equation.flow.to_latent, y))
+    schur = data_equation.newton_direction(z, r, GMRES(1e-12)).value.flatten(1)
+    for k, known in enumerate(~hidden.flatten(1)):
+        truth = torch.linalg.solve(J[k][known][:, known], r.flatten(1)[k, known])
+        assert torch.allclose(schur[k, known], truth, atol=1e-9)
+
+
+# ----------------------------------------------------------------------------------------------------------- errata
+
+
+def test_erratum_4_algorithm_1_has_a_start():
+    """The algorithm uses ỹ^H before setting it; it starts at y^H = f^H(0, x^H)."""
+    y, hidden, equation = problem("image", "random")
+    found = AlternatingFixedPoint(1e-8, decay=1.0).solve(equation)
+    assert found.converged.all()
+    assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-7
+    begun = equation.flow.to_data(torch.where(hidden, equation.x, 0)).value
+    nothing = AlternatingFixedPoint(1e-8, budget=1).solve(equation)
+    assert torch.allclose(nothing.value, torch.where(hidden, begun, 0))
+
+
+def test_erratum_5_which_block_of_the_jacobian_is_meant():
+    """J^HO = ∂f^H/∂x^O: with it dy^H/dx^H at fixed y^O is J^HH − J^HO (J^OO)⁻¹ J^OH = (G^HH)⁻¹."""
+    y, hidden, equation = problem("vector", "random")
+    G = dense_jacobian(equation.flow.to_latent, y)
+    J = torch.linalg.inv(G)
+    differ = 0.0
+    for k, H in enumerate(hidden):
+        O = ~H  # noqa: E741
+        schur = J[k][H][:, H] - J[k][H][:, O] @ torch.linalg.inv(J[k][O][:, O]) @ J[k][O][:, H]
+        assert torch.allclose(schur, torch.linalg.inv(G[k][H][:, H]), atol=1e-10)
+        swapped = J[k][O][:, H].T @ torch.linalg.inv(J[k][O][:, O]) @ J[k][O][:, H]
+        differ = max(differ, float((J[k][H][:, H] - swapped - schur).abs().max()))
+    assert differ > 1e-3  # the other reading is another matrix
+
+
+def test_erratum_6_a_frozen_iterate_is_not_a_solution():
+    """The damping shrinks every step, so a small step says nothing: the verdict is on the residual of the equation."""
+    _, _, equation = problem("image", "random")
+    found = AlternatingFixedPoint(1e-6, decay=0.3, budget=5000).solve(equation, equation.start())
+    assert not found.converged.any()
+    assert (found.status == Status.STALLED).all()  # its steps are zero by then
+    assert (found.residual > 1e-6).all()
+    assert torch.allclose(found.residual, item_max(equation.residual(found.value)))
+
+
+# ----------------------------------------------------------------------------------------------- the implicit gradient
+
+
+def test_the_implicit_gradient_against_automatic_differentiation_of_newton():
+    """z(θ) from unrolled Newton steps, differentiated through, against one transposed solve."""
+    flow, y = SmoothFlow(4), normal(2, 4, seed=3)
+    hidden = torch.tensor([[True, False, True, False], [True, True, False, True]])
+    x = (flow.to_latent(y) + 0.3).detach().requires_grad_()
+    weights = normal(2, 4, seed=4)
+
+    def full(z):
+        return torch.where(hidden, z, y)
+
+    z = torch.zeros_like(y)
+    for _ in range(12):
+        r = torch.where(hidden, flow.to_latent(full(z)) - x, 0)
+        G = torch.stack([torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None])[0], v, create_graph=True)
+                         for v in full(z)])
+        mask = hidden[:, :, None] & hidden[:, None, :]
+        B = torch.where(mask, G, torch.diag_embed((~hidden).to(F64)))
+        z = z - torch.linalg.solve(B, r)
+    wanted = torch.autograd.grad((weights * full(z)).square().sum(), [x, *flow.parameters()])
+
+    solution = full(z).detach()
+    B = B.detach()
+    r = torch.where(hidden, flow.to_latent(solution) - x, 0)
+    y_star = implicit(solution, r, lambda a: torch.linalg.solve(B.mT, torch.where(hidden, a, 0)))
+    assert torch.equal(y_star, solution)
+    found = torch.autograd.grad((weights * y_star).square().sum(), [x, *flow.parameters()])
+    for a, b in zip(found, wanted, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_the_start_is_the_solution_of_the_skeleton():
+    """For a flow whose skeleton is all there is, the start solves the equation."""
+    flow = residual_flow("image")
+    flow.layers = torch.nn.ModuleList(layer for k, layer in enumerate(flow.layers) if k % 2)
+    y, hidden = data(flow), masks((1, 4, 4))["random"]
+    equation = LatentEquation.build(flow, y, hidden, flow.to_latent(y).detach())
+    assert equation.residual(equation.start()).abs().max() < 1e-12

@@ -1,0 +1,40 @@
+"""Objects from their plain description: a dict with `_target_` and the arguments of what it names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from viscos.errors import InputError
+
+
+def build(spec: dict[str, Any], *args: Any, **extra: Any) -> Any:
+    """Calls `spec["_target_"]` with `args`, the other entries (built first where they are descriptions) and `extra`.
+
+    Only names inside `viscos` are accepted, since descriptions are read from checkpoints too. Raises `InputError` for a
+    name that does not exist or an argument that it does not take.
+    """
+    target = str(spec.get("_target_", ""))
+    function = _find(target)
+    given = {key: _part(value) for key, value in spec.items() if key != "_target_"}
+    given.update(extra)
+    try:
+        inspect.signature(function).bind(*args, **given)
+    except TypeError as error:
+        raise InputError(f"{target} cannot be made from these settings: {error}") from error
+    return function(*args, **given)
+
+
+def _part(value: Any) -> Any:
+    return build(value) if isinstance(value, dict) and "_target_" in value else value
+
+
+def _find(target: str) -> Any:
+    module, _, name = target.rpartition(".")
+    if module != "viscos" and not module.startswith("viscos."):
+        raise InputError(f"_target_ is {target!r}; it must name something inside viscos")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"_target_ is {target!r}, which viscos does not have") from error

@@ -1,0 +1,1 @@
+"""What each sub-command does, given its checked settings as a plain dict."""

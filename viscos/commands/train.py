@@ -1,0 +1,170 @@
+"""`viscos train`: trains on data with holes, then measures on the test split."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos import atomic, checkpoint, runs
+from viscos.commands.common import (
+    load_images,
+    make_masks,
+    make_objective,
+    model_state,
+    restore_gaussian,
+    use_machine,
+    versions,
+)
+from viscos.commands.progress import bar
+from viscos.commands.report import save_grid, summary
+from viscos.data.datasets import Images
+from viscos.data.incomplete import IncompleteImages
+from viscos.data.masks import load_masks, mask_hash, save_masks
+from viscos.errors import InputError
+from viscos.evaluate import Protocol, evaluate
+from viscos.gaussian import Gaussian
+from viscos.inference import Objective
+from viscos.report.board import Log
+from viscos.model import Model, build_model
+from viscos.rng import generator
+from viscos.train import Plan, Report, Trainer
+
+
+def run(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
+    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    train = load_images(cfg["dataset"], "train", cfg["train_items"])
+    test = load_images(cfg["dataset"], "test", cfg["test_items"])
+    state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
+    observed, test_observed = _masks(cfg, run_dir, train, test)
+    data = IncompleteImages(train.values, observed, train.labels)
+    hides = not bool(observed.all() and test_observed.all())
+    model = build_model(cfg, train.shape, train.classes, hides)
+    gaussian = _gaussian(cfg, data, state)
+    if state is None:
+        model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
+    else:
+        model.load_parts(state["parts"])
+    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg))
+    if state is not None:
+        trainer.load_state(state["trainer"])
+    if state is None:
+        runs.save_config(run_dir, cfg)
+    print(f"{len(data)} items, {trainer.total} steps, {_count(model)} parameters; run folder {run_dir}", flush=True)
+    return _go(cfg, run_dir, trainer, gaussian, test, test_observed)
+
+
+def _go(
+    cfg: dict[str, Any], run_dir: Path, trainer: Trainer, gaussian: Gaussian, test: Images, observed: Tensor
+) -> dict[str, Any]:
+    model, began = trainer.model, time.monotonic()
+
+    def save(epoch: int = 0) -> None:
+        parts = model_state(model, cfg, test.shape, test.classes, gaussian)
+        checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state()})
+
+    save()
+    with Log(run_dir) as log:
+        try:
+            with bar("training", trainer.total, trainer.step) as progress:
+
+                def after(report: Report) -> None:
+                    shown = {}
+                    if report.step % cfg["log_every"] == 0:
+                        shown = _bound(model, trainer.objective, report, cfg["seed"])
+                        log.scalars("train", report.loss | report.solver | shown, report.step)
+                    shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
+                    progress.update(report.step + 1, shown)
+
+                trainer.run(after, save)
+        except KeyboardInterrupt:
+            save()
+            raise
+        seconds = time.monotonic() - began
+        record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
+    record |= {"training_seconds": round(seconds, 1), "steps": trainer.step, "seed": cfg["seed"], "versions": versions()}
+    atomic.write_json(run_dir / "metrics.json", record)
+    print(summary(record))
+    print(f"figures in {run_dir / 'metrics.json'}; curves: tensorboard --logdir {run_dir}")
+    return record
+
+
+def _measure(
+    cfg: dict[str, Any],
+    run_dir: Path,
+    trainer: Trainer,
+    gaussian: Gaussian,
+    test: Images,
+    observed: Tensor,
+    log: Log,
+) -> dict[str, Any]:
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"]["levels"])
+    with bar("measuring", len(test)) as progress:
+        record, first = evaluate(
+            trainer.model, test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
+        )
+    if first is not None:
+        grid = save_grid(run_dir / "completions.png", test, observed, first)
+        log.image("test/completions", grid, trainer.step)
+    log.record("test", record, trainer.step)
+    return {"command": "train", "dataset": cfg["dataset"]["name"], **record}
+
+
+def _masks(cfg: dict[str, Any], run_dir: Path, train: Images, test: Images) -> tuple[Tensor, Tensor]:
+    """The masks of both splits: saved with a new run, read back and compared when a run goes on."""
+    masks = []
+    for split, images in (("train", train), ("test", test)):
+        made, path = make_masks(cfg["mask"], images, cfg["seed"], split), run_dir / f"masks_{split}.npz"
+        if cfg["resume"]:
+            saved = load_masks(path)
+            if mask_hash(saved) != mask_hash(made):
+                raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
+        else:
+            save_masks(path, made)
+        masks.append(made)
+    if not bool(masks[0].flatten(1).any()):
+        raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
+    return masks[0], masks[1]
+
+
+def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any] | None) -> Gaussian:
+    if state is not None and (saved := restore_gaussian(state)) is not None:
+        return saved
+    noise = cfg["dataset"]["noise"]
+    spread = 0.0 if noise == "uniform" else float(noise)
+    known = torch.where(data.observed, data.values, 0)
+    return Gaussian.from_incomplete(known, data.observed, floor=cfg["gaussian_floor"], noise=spread)
+
+
+def _plan(cfg: dict[str, Any]) -> Plan:
+    return Plan(
+        cfg["epochs"],
+        cfg["batch_size"],
+        cfg["learning_rate"],
+        cfg["schedule"],
+        cfg["max_steps"],
+        noise=cfg["dataset"]["noise"],
+        levels=cfg["dataset"]["levels"],
+        seed=cfg["seed"],
+    )
+
+
+@torch.no_grad()
+def _bound(model: Model, objective: Objective, report: Report, seed: int) -> dict[str, float]:
+    """The bound (or log p) in nats, by the cheap estimators, on some items of the batch."""
+    batch = report.batch.select(torch.arange(min(16, len(report.batch))))
+    if model.posterior is None:
+        return {"bound": float(model.flow.log_prob(batch.values).mean())}
+    g = generator(seed, "monitor", report.step)
+    noise = torch.randn((1, *batch.values.shape), generator=g).to(batch.values.device)
+    q = model.posterior(batch, model.flow)
+    weight, _ = objective.log_weight(model.flow, batch, q, noise, g, exact_below=100)
+    return {"bound": float(weight.nanmean())}
+
+
+def _count(model: Model) -> str:
+    return f"{sum(p.numel() for p in model.parameters()):,}"

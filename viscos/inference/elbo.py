@@ -1,0 +1,113 @@
+"""The bound of equation 5, its gradient, and its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete
+from viscos.flows.bijection import Flow
+from viscos.inference.schur import Completion, complete, log_evidence_term
+from viscos.linear import GMRES
+from viscos.logdet import Auto, BlockSolver, LogDetEstimator
+from viscos.posteriors import LatentGaussian
+from viscos.roots import RootFinder, anderson, implicit
+from viscos.roots.equation import LinearSolver
+from viscos.solution import per_item
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one estimate of the bound's gradient is made of. K draws of B items stand in one axis of K·B."""
+
+    surrogate: Tensor
+    """(K·B,): its gradient is, in expectation, that of the bound; its value is not. Zero for items that failed."""
+    y: Tensor
+    """The completions (K·B, …), with the gradient of an implicit function."""
+    x: Tensor
+    """Their latents (K·B, …), differentiable."""
+    completion: Completion
+    block: BlockSolver
+    """Counts the products of the adjoint solves too, once the gradient has been taken."""
+
+    @property
+    def ok(self) -> Tensor:
+        """True where the completion and the probes were solved (K·B,), bool."""
+        return self.completion.solution.converged & self.block.ok
+
+
+@dataclass(frozen=True)
+class Objective:
+    """L = E_q[ log p₀(x^H) − log q(x^H) + log p₀(x^O) − log|det J^OO| ] ≤ log p(y^O)."""
+
+    solver: RootFinder = field(default_factory=anderson)
+    """Solves the restricted equation."""
+    lad: LogDetEstimator = field(default_factory=Auto)
+    """Gives the gradient of log|det J^OO|."""
+    linear_solver: LinearSolver = field(default_factory=GMRES)
+    """Solves with (G^HH)ᵀ for adjoints and probes."""
+    path_gradient: bool = True
+    """Leave the score of q out of the gradient: no bias, and no variance where q is exact."""
+
+    def step(
+        self,
+        flow: Flow,
+        batch: Incomplete,
+        q: LatentGaussian,
+        noise: Tensor,
+        generator: torch.Generator,
+    ) -> Step:
+        """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
+        draws = len(noise)
+        x_hidden = q.sample(noise)
+        log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob_of_noise(noise)
+        x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
+        y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
+        guess = None if q.start is None else repeat(q.start, draws)
+        completion = complete(flow, y, hidden, x_hidden.detach(), self.solver, guess)
+        _, G = flow.linearize(completion.y)
+        block = BlockSolver(G, hidden, completion.preconditioner, self.linear_solver)
+        y = self._attach(flow, completion, x_hidden, block)
+        x, log_det = self.lad.surrogate(flow, y, block, generator)
+        prior = flow.base_log_prob(x_hidden, hidden) + flow.base_log_prob(x, ~hidden)
+        ok = completion.solution.converged & block.ok
+        surrogate = torch.where(ok, prior - log_q - log_det, 0)
+        return Step(surrogate, y, x, completion, block)
+
+    def _attach(self, flow: Flow, completion: Completion, x_hidden: Tensor, block: BlockSolver) -> Tensor:
+        """The completion, differentiable in x^H and in the flow's parameters."""
+        if not bool(completion.hidden.any()):
+            return completion.y
+        residual = torch.where(completion.hidden, flow.to_latent(completion.y) - x_hidden, 0)
+        keep = per_item(completion.solution.converged, residual)
+        return implicit(completion.y, residual, lambda a: block.transposed(torch.where(keep, a, 0)))
+
+    @torch.no_grad()
+    def log_weight(
+        self,
+        flow: Flow,
+        batch: Incomplete,
+        q: LatentGaussian,
+        noise: Tensor,
+        generator: torch.Generator,
+        exact_below: int = 1024,
+    ) -> tuple[Tensor, Completion]:
+        """log p(y) − log q(y^H) of each draw (K, B), whose mean is the bound; NaN where the solve failed."""
+        draws = len(noise)
+        x_hidden = q.sample(noise).flatten(0, 1)
+        y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
+        guess = None if q.start is None else repeat(q.start, draws)
+        completion = complete(flow, y, hidden, x_hidden, self.solver, guess)
+        rest = log_evidence_term(flow, completion.y, hidden, generator, exact_below)
+        weight = flow.base_log_prob(x_hidden, hidden) - q.log_prob_of_noise(noise).flatten() + rest
+        weight = torch.where(completion.solution.converged, weight, float("nan"))
+        return weight.view(draws, len(batch)), completion
+
+
+def repeat(v: Tensor, draws: int) -> Tensor:
+    """The batch (B, …) once for each draw (K·B, …), draws in the outer axis."""
+    return v.unsqueeze(0).expand(draws, *v.shape).flatten(0, 1)
+
+

@@ -1,0 +1,82 @@
+"""Completions of incomplete observations: draws, and their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete
+from viscos.flows.bijection import Flow
+from viscos.inference.elbo import repeat
+from viscos.inference.schur import complete
+from viscos.posteriors import Posterior
+from viscos.rng import item_noise
+from viscos.roots import RootFinder
+from viscos.solution import Solution
+
+
+@dataclass(frozen=True)
+class Completions:
+    """Several completions of each item of a batch."""
+
+    draws: Tensor
+    """(K, B, …): observed entries bit for bit; hidden entries NaN where the solve failed."""
+    latents: Tensor
+    """(K, B, …)."""
+    solution: Solution
+    """The verdict on each of the K·B solves, draws in the outer axis."""
+
+    @property
+    def ok(self) -> Tensor:
+        """True where a draw was solved (K, B), bool."""
+        return self.solution.converged.view(self.draws.shape[:2])
+
+    def mean(self) -> Tensor:
+        """The posterior mean over the draws that were solved (B, …); NaN on H where none was."""
+        total = torch.where(self.draws.isnan(), 0, self.draws).sum(0)
+        count = (~self.draws.isnan()).sum(0)
+        mean = torch.where(count > 0, total / count, float("nan"))
+        same = (self.draws == self.draws[:1]).all(0)  # observed entries stay as they are, bit for bit
+        return torch.where(same, self.draws[0], mean)
+
+
+@torch.no_grad()
+def impute(
+    flow: Flow,
+    posterior: Posterior,
+    batch: Incomplete,
+    solver: RootFinder,
+    *,
+    draws: int = 1,
+    seed: int = 0,
+    first: int = 0,
+    antithetic: bool = False,
+) -> Completions:
+    """Draws completions of `batch` from q; the noise is keyed by (seed, item, draw), beginning with draw `first`.
+
+    An item with nothing missing comes back unchanged, one with everything missing is a sample of the flow itself. With
+    `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not independent).
+    """
+    shape, like = batch.values.shape[1:], batch.values
+    if antithetic:
+        noise = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first)
+        noise = torch.stack([noise, -noise], 1).flatten(0, 1)[:draws]
+    else:
+        noise = item_noise(seed, batch.index, draws, shape, like, first)
+    empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
+    q = posterior(batch, flow)
+    x = torch.where(empty, noise, q.sample(noise))
+    completion = complete(
+        flow,
+        repeat(batch.filled(), draws),
+        repeat(batch.hidden, draws),
+        x.flatten(0, 1),
+        solver,
+        None if q.start is None else repeat(q.start, draws),
+    )
+    ok = completion.solution.converged.view(-1, *[1] * len(shape))
+    y = torch.where(ok | ~completion.hidden, completion.y, float("nan"))
+    latents = torch.where(ok, flow.to_latent(completion.y), float("nan"))
+    return Completions(y.view(draws, *like.shape), latents.view(draws, *like.shape), completion.solution)

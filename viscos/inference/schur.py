@@ -1,0 +1,62 @@
+"""Completes an observation given x^H: solves the restricted equation, and prepares what its gradient needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from viscos.flows.bijection import Flow
+from viscos.linear import LinearOperator
+from viscos.logdet import log_abs_det_block
+from viscos.logdet.value import exact_value
+from viscos.roots import LatentEquation, RootFinder
+from viscos.solution import Solution, per_item
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Data whose observed entries are given and whose hidden latents are wanted."""
+
+    y: Tensor
+    """The completion (B, …): observed entries bit for bit; finite everywhere, also where the solve failed."""
+    hidden: Tensor
+    """The mask of H (B, …)."""
+    solution: Solution
+    """The verdict on each item."""
+    preconditioner: LinearOperator
+    """Close to (G^HH)⁻¹."""
+
+
+@torch.no_grad()
+def complete(
+    flow: Flow, y: Tensor, hidden: Tensor, x: Tensor, solver: RootFinder, start: Tensor | None = None
+) -> Completion:
+    """Finds y^H with g^H(y^H; y^O) = x^H, for y (B, …) of which only O matters, and x (B, …) of which only H matters.
+
+    `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates left
+    the numbers, `y` has the guess instead, marked as failed: it cannot harm what is computed from the batch.
+    """
+    equation = LatentEquation.build(flow, y, hidden, x)
+    guess = equation.start() if start is None else torch.where(hidden, start, 0)
+    if start is not None:
+        guess = guess - equation.precondition(equation.residual(guess))
+    solution = solver.solve(equation, guess)
+    value = torch.where(per_item(torch.isfinite(solution.residual), y), solution.value, 0)
+    return Completion(equation.complete(value), hidden, solution, equation.preconditioner)
+
+
+@torch.no_grad()
+def log_evidence_term(flow: Flow, y: Tensor, hidden: Tensor, generator: torch.Generator, exact_below: int = 1024) -> Tensor:
+    """log p₀(x^O) + log|det G| − log|det G^HH| (B,), without a gradient: what the bound adds to log p₀(x^H) − log q.
+
+    Exact up to `exact_below` entries an item, where it costs as many products; else by the flow's own estimate and Lanczos quadrature.
+    """
+    x, G = flow.linearize(y)
+    if y[0].numel() <= exact_below:
+        ladj = exact_value(G, y)
+    else:
+        ladj = flow.to_latent_and_ladj(y)[1]
+    block = log_abs_det_block(G, hidden, y, generator, exact_below)
+    return flow.base_log_prob(x, ~hidden) + ladj - block

@@ -1,0 +1,83 @@
+"""What is trained together: a flow, an inference network and a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from viscos.build import build
+from viscos.errors import InputError
+from viscos.flows import Affine, Composed, Whitening
+from viscos.gaussian import Gaussian
+from viscos.posteriors import Amortised, Posterior
+
+
+class Classifier(nn.Module):
+    """The paper's classifier of latents: flattened, BatchNorm1d, a linear map without bias."""
+
+    def __init__(self, d: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(d)
+        self.linear = nn.Linear(d, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (B, classes) of latents (B, …)."""
+        return self.linear(self.norm(x.flatten(1)))
+
+
+class Model(nn.Module):
+    """Flow, inference network (absent after training on complete data) and classifier (absent without labels)."""
+
+    flow: Composed
+    posterior: Posterior | None
+    classifier: Classifier | None
+
+    def __init__(self, flow: Composed, posterior: Posterior | None, classifier: Classifier | None) -> None:
+        super().__init__()
+        self.flow, self.posterior, self.classifier = flow, posterior, classifier
+
+    @torch.no_grad()
+    def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian, sample: int = 512) -> None:
+        """Sets all that depends on the data before training, from observed entries (N, …) alone."""
+        first = self.flow.layers[0]
+        if isinstance(first, Whitening):
+            first.set_gaussian(gaussian)
+        elif isinstance(first, Affine) and not first.shift.requires_grad:
+            deviation = gaussian.covariance.diagonal().sqrt()
+            first.set_moments(gaussian.mean.view_as(first.shift), deviation.view_as(first.shift))
+        if isinstance(self.posterior, Amortised):
+            known = values[:sample][observed[:sample]]
+            self.posterior.prepare(float(known.median()) if len(known) else 0.0, gaussian)
+        noise = torch.randn(min(sample, len(values)), len(gaussian.mean), generator=torch.Generator().manual_seed(0))
+        rows = slice(0, len(noise))
+        complete = gaussian.conditional_sample(values[rows], observed[rows], noise.to(values.device))
+        self.flow.initialize(complete.to(values.dtype))
+
+    def parts(self) -> dict[str, Any]:
+        """The parameters and buffers of each part, as plain containers."""
+        return {name: None if m is None else dict(m.state_dict()) for name, m in self._named()}
+
+    def load_parts(self, parts: dict[str, Any]) -> None:
+        """Takes over what `parts` gave; raises `InputError` if it was of another model."""
+        for name, module in self._named():
+            if (module is None) != (parts.get(name) is None):
+                raise InputError(f"the checkpoint and its settings disagree about the {name}; it may have been edited")
+            if module is not None:
+                try:
+                    module.load_state_dict(parts[name])
+                except RuntimeError as error:
+                    raise InputError(f"the checkpoint's {name} does not fit its settings; it may have been edited") from error
+
+    def _named(self) -> list[tuple[str, nn.Module | None]]:
+        return [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]
+
+
+def build_model(cfg: dict[str, Any], shape: Sequence[int], classes: int, incomplete: bool) -> Model:
+    """The model that the settings describe, for items of `shape`."""
+    flow = build(cfg["flow"], shape)
+    posterior = build(cfg["posterior"], shape) if incomplete else None
+    classifier = Classifier(torch.Size(shape).numel(), classes) if classes > 1 else None
+    return Model(flow, posterior, classifier)

@@ -1,0 +1,89 @@
+"""The inference network: one posterior for all items, read off the observation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from viscos.batch import Incomplete
+from viscos.errors import InputError
+from viscos.flows.bijection import Flow
+from viscos.gaussian import Gaussian
+from viscos.linear import CG, Block, Diagonal, SharedSymmetric
+from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
+from viscos.posteriors.posterior import Posterior
+
+
+class Amortised(Posterior):
+    """A convolutional network from an incomplete image to a diagonal Gaussian over x^H.
+
+    As in the paper: 3×3 SAME convolutions with ReLU in between, holes filled by the median of the observed values. The
+    paper's five layers end in 8 channels; for a grey image squeezed to 4 channels these are a mean and a log-scale for
+    each entry, so we read that the network works on squeezed images. `channels` are those of all layers but
+    the last, whose number follows from the image.
+
+    What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian fitted to
+    observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean of q is
+    g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
+    """
+
+    median: Tensor
+    center: Tensor
+    precision: Tensor
+
+    def __init__(
+        self, shape: Sequence[int], channels: Sequence[int] = (4, 8, 16, 32), gaussian: bool = True, residual: bool = False
+    ) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise InputError(f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder")
+        self.shape = torch.Size(shape)
+        self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
+        c = shape[0] * self.factor**2
+        widths = [2 * c, *channels, 2 * c]
+        self.residual = residual
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:], strict=False))
+        nn.init.zeros_(self.layers[-1].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(self.layers[-1].bias)  # type: ignore[arg-type]
+        d = self.shape.numel() if gaussian else 0
+        self.register_buffer("median", torch.zeros(()))
+        self.register_buffer("center", torch.zeros(self.shape))
+        self.register_buffer("precision", torch.eye(d))
+
+    @torch.no_grad()
+    def prepare(self, median: float, gaussian: Gaussian | None) -> None:
+        """Takes over what the training data say about the filling: the observed entries' median, and their Gaussian."""
+        self.median.fill_(median)
+        if self.precision.numel() and gaussian is not None:
+            self.center.copy_(gaussian.mean.view_as(self.center))
+            self.precision.copy_(torch.linalg.inv(gaussian.covariance))
+
+    @torch.no_grad()
+    def _fill(self, batch: Incomplete) -> Tensor:
+        """The holes filled by the median, or by the Gaussian's conditional mean: Λ^HH (y − μ)^H = −Λ^HO (y − μ)^O."""
+        if not self.precision.numel():
+            return batch.filled(self.median)
+        known = batch.filled(self.center) - self.center
+        precision = SharedSymmetric(self.precision, known.shape)
+        jacobi = Diagonal((1 / self.precision.diagonal()).view(1, *self.shape), len(known))
+        block = Block(precision, batch.hidden)
+        found = CG(tolerance=1e-3)(block, torch.where(batch.hidden, -precision.mv(known), 0), jacobi)
+        return batch.filled(found.value + self.center)
+
+    def _outputs(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
+        filled = self._fill(batch)
+        z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
+        z = F.pixel_unshuffle(z, self.factor) if self.factor > 1 else z
+        for k, layer in enumerate(self.layers):
+            out = layer(F.relu(z) if k else z)
+            z = z + out if self.residual and out.shape == z.shape else out
+        z = F.pixel_shuffle(z, self.factor) if self.factor > 1 else z
+        correction, log_scale = z.chunk(2, 1)
+        return torch.where(batch.observed, filled, filled + correction), log_scale
+
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        guess, log_scale = self._outputs(batch)
+        return DiagonalGaussian(flow.to_latent(guess), batch.hidden, log_scale, start=guess.detach())

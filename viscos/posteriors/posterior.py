@@ -1,0 +1,75 @@
+"""Posteriors: modules whose call gives a distribution over x^H."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from viscos.batch import Incomplete
+from viscos.errors import InputError
+from viscos.flows.bijection import Flow
+from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
+
+
+class Posterior(nn.Module):
+    """q(x^H | y^O) for a batch of incomplete observations."""
+
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        """The distribution for each item of `batch`."""
+        raise NotImplementedError
+
+
+class PerItem(Posterior):
+    """Free parameters for each item, starting at the standard normal: for completing some items after training."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros_like(like))
+
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        if batch.values.shape != self.mean.shape:
+            raise InputError(
+                f"this posterior was made for a batch of shape {tuple(self.mean.shape)}, got {tuple(batch.values.shape)}"
+            )
+        return self.distribution(batch.hidden)
+
+    def distribution(self, hidden: Tensor) -> LatentGaussian:
+        """The distributions on H."""
+        raise NotImplementedError
+
+
+class Diagonal(PerItem):
+    """A diagonal Gaussian for each item of a batch with values like `like` (B, …)."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__(like)
+        self.log_scale = nn.Parameter(torch.zeros_like(like))
+
+    def distribution(self, hidden: Tensor) -> LatentGaussian:
+        return DiagonalGaussian(self.mean, hidden, self.log_scale)
+
+
+class Householder(Diagonal):
+    """A Gaussian turned by Householder reflections for each item (the paper's post-training posterior)."""
+
+    def __init__(self, like: Tensor, reflections: int = 50) -> None:
+        super().__init__(like)
+        noise = torch.randn(reflections, *like.shape[1:], generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+        self.vectors = nn.Parameter(noise.to(like.device).expand(len(like), *noise.shape).clone())
+
+    def distribution(self, hidden: Tensor) -> LatentGaussian:
+        return HouseholderGaussian(self.mean, hidden, self.log_scale, self.vectors)
+
+
+class Full(PerItem):
+    """A Gaussian with any covariance for each item; d² numbers an item, so for small problems."""
+
+    def __init__(self, like: Tensor, largest: int = 256) -> None:
+        super().__init__(like)
+        d = like[0].numel()
+        if d > largest:
+            raise InputError(f"posterior=full needs {d}² numbers an item; take posterior=householder above {largest} entries")
+        self.factor = nn.Parameter(like.new_zeros(len(like), d, d))
+
+    def distribution(self, hidden: Tensor) -> LatentGaussian:
+        return FullGaussian(self.mean, hidden, self.factor)
