@@ -46,7 +46,9 @@ def test_both_directions(name, dtype):
     assert x.shape == y.shape and x.dtype == y.dtype
     back = flow.to_data(x)
     assert back.converged.all(), back
-    assert (back.value - y).abs().max() < tolerance * item_max(y).max().clamp_min(1)
+    # What an error of the latent in its last places does to the datum: ‖J‖ |x|.
+    amplified = torch.linalg.matrix_norm(torch.linalg.inv(dense_jacobian(flow.to_latent, y)), ord=float("inf"))
+    assert ((back.value - y).flatten(1).abs().amax(1) < tolerance * (amplified * item_max(x)).clamp_min(1)).all()
     z = normal(3, *flow.shape, seed=6, dtype=dtype)
     found = flow.to_data(z)
     assert found.converged.all(), found

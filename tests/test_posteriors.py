@@ -127,7 +127,8 @@ def test_the_network_begins_at_the_latent_of_the_filled_image():
     assert torch.equal(plain(batch, flow).start, batch.filled(0.25))
     assert torch.equal(plain(batch, flow).mean, flow.to_latent(batch.filled(0.25)))
     conditional = gaussian.conditional(batch.values.flatten(1), batch.observed.flatten(1)).view_as(batch.values)
-    assert torch.allclose(filled(batch, flow).start, conditional, atol=1e-2)  # a start: solved to 1e-3
+    difference = (filled(batch, flow).start - conditional).flatten(1).norm(dim=1)
+    assert (difference <= 1e-2 * conditional.flatten(1).norm(dim=1)).all()  # a start need not be exact
     assert torch.equal(filled(batch, flow).start[batch.observed], batch.values[batch.observed])
     assert (filled(batch, flow).log_scale == 0).all()
 

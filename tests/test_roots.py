@@ -158,7 +158,7 @@ def test_a_solution_names_the_items_that_failed():
 
 @pytest.mark.parametrize(("solver", "name", "mask"), PRODUCT)
 def test_every_solver_finds_the_same_solution(solver, name, mask):
-    y, hidden, equation = problem(name, mask, size=0.2)
+    y, hidden, equation = problem(name, mask)
     found = SOLVERS[solver].solve(equation, equation.start())
     assert found.converged.all(), found
     assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-8
@@ -280,7 +280,7 @@ def test_the_fallback_marks_its_items():
     assert (found.evaluations[~found.fallback] <= 4).all()
     assert (found.evaluations[found.fallback] > 4).all()
     assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-7
-    hopeless = Fallback(Anderson(1e-12, budget=2), NewtonKrylov(1e-12, budget=2)).solve(equation, start)
+    hopeless = Fallback(Anderson(1e-12, budget=2), NewtonKrylov(1e-12, budget=2)).solve(equation, equation.start())
     assert not hopeless.converged.any()
     assert (hopeless.status == Status.BUDGET).all()
     assert torch.allclose(hopeless.residual, item_max(equation.residual(hopeless.value)))

@@ -119,12 +119,15 @@ class Conditional:
         ).mean()
 
     @torch.no_grad()
-    def bound(self, draws: int = 16) -> Tensor:
-        """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); NaN where no draw was solved."""
+    def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Tensor:
+        """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); NaN where no draw was solved.
+
+        Log-determinants are exact for items of up to `exact_below` entries, else estimated by Lanczos quadrature.
+        """
         noise = self._noise(draws, 750_000)
         q = self.posterior(self.batch, self.flow)
         weight, _ = self.objective.log_weight(
-            self.flow, self.batch, q, noise, generator(self.seed, "bound")
+            self.flow, self.batch, q, noise, generator(self.seed, "bound"), exact_below=exact_below
         )
         return weight.nanmean(0)
 
@@ -160,6 +163,8 @@ def condition(
     if not isinstance(y, Tensor) or not isinstance(observed, Tensor):
         raise InputError(f"y and observed must be tensors, got {type(y).__name__} and {type(observed).__name__}")
     flow.check(y)
+    if index is not None and (index.shape != y.shape[:1] or index.dtype != torch.int64):
+        raise InputError(f"index must be int64, one number for each of {len(y)} items, got {index.dtype} {tuple(index.shape)}")
     batch = incomplete(y, observed, index)
     objective = Objective(_named("solver", solver, SOLVERS), _named("lad", lad, LADS))
     if isinstance(posterior, str):

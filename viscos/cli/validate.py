@@ -99,7 +99,7 @@ def device(value: Any) -> str | None:
 
 
 RULES: dict[str, Rule] = {
-    "missing": number(0, 1),
+    "missing": optional(number(0, 1)),
     "epochs": integer(1),
     "batch_size": integer(1),
     "learning_rate": number(0, inside=True),
@@ -130,7 +130,7 @@ RULES: dict[str, Rule] = {
     "dataset.levels": integer(2),
     "posterior.gaussian": flag,
     "posterior.residual": flag,
-    "mask.missing": number(0, 1),
+    "mask.missing": optional(number(0, 1)),
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),
     "mask.path": text,

@@ -47,6 +47,16 @@ def make_masks(mask: dict[str, Any], images: Images, seed: int, split: str) -> T
     return build(mask)(images.shape, len(images), seed, split)
 
 
+def chosen_mask(cfg: dict[str, Any]) -> dict[str, Any] | None:
+    """The mask that the settings ask for: a group, or a rate alone; None if neither is given."""
+    mask, rate = cfg.get("mask"), cfg["missing"]
+    if mask is None:
+        return None if rate is None else {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
+    if mask["_target_"].endswith(".RandomMask") and mask["missing"] is None:
+        raise InputError("mask=random needs a rate, e.g. missing=0.5")
+    return mask
+
+
 def make_objective(cfg: dict[str, Any]) -> Objective:
     """Solver and estimator by the settings."""
     return Objective(build(cfg["solver"]), build(cfg["lad"]) if cfg.get("lad") else Auto())

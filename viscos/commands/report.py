@@ -14,6 +14,7 @@ from viscos.report.grid import completion_grid, save_png
 _ROWS = (
     ("mean", "posterior mean"),
     ("draw", "one draw"),
+    ("first_iteration_draw", "one draw before fitting"),
     ("mean_imputation", "mean imputation"),
     ("gaussian_mean", "Gaussian conditional mean"),
     ("gaussian_draw", "Gaussian conditional draw"),

@@ -93,17 +93,17 @@ class Flow(nn.Module):
 class FlowJacobian(Chain):
     """G as the product of its layers' Jacobians, which can be inverted layer by layer."""
 
-    def inverse(self) -> LinearOperator:
-        """J = G⁻¹: each layer inverted in its own way, last layer first."""
-        parts = [invert(part) for part in reversed(self.parts)]
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """J = G⁻¹: each layer inverted in its own way, last layer first, to a relative residual of `tolerance`."""
+        parts = [invert(part, tolerance) for part in reversed(self.parts)]
         return Chain(parts, self.shape)
 
     def select(self, index: Tensor) -> LinearOperator:
         return FlowJacobian([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
 
 
-def invert(operator: LinearOperator) -> LinearOperator:
-    """The inverse by the operator's own rule, or by GMRES."""
+def invert(operator: LinearOperator, tolerance: float | None = None) -> LinearOperator:
+    """The inverse by the operator's own rule, or by GMRES, to a relative residual of `tolerance`."""
     rule = getattr(operator, "inverse", None)
-    return rule() if rule is not None else Inverse(operator, GMRES(tolerance=1e-4, budget=400, restart=60))
+    return rule(tolerance) if rule is not None else Inverse(operator, GMRES(tolerance or 1e-5, budget=400, restart=60))
 

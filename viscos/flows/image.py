@@ -57,7 +57,7 @@ class _Moved(LinearOperator):
     def rmv(self, u: Tensor) -> Tensor:
         return self.layer._move(u, self.layer.undo == self.back)
 
-    def inverse(self) -> LinearOperator:
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """The permutation back."""
         return _Moved(self.layer, self.shape, not self.back)
 

@@ -113,7 +113,7 @@ class Affine(Layer):
 class InvertibleDiagonal(Diagonal):
     """A diagonal that knows its inverse."""
 
-    def inverse(self) -> LinearOperator:
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """diag(1/s)."""
         return InvertibleDiagonal(1 / self.scale, self.shape[0])
 

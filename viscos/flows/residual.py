@@ -111,9 +111,9 @@ class ResidualJacobian(LinearOperator):
     def select(self, index: Tensor) -> ResidualJacobian:
         return ResidualJacobian(self.branch.select(index))
 
-    def inverse(self) -> LinearOperator:
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """(I + ∇h)⁻¹ by its Neumann series."""
-        return Inverse(self, Neumann())
+        return Inverse(self, Neumann(tolerance))
 
 
 class Residual(Layer):

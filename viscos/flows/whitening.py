@@ -78,7 +78,7 @@ class _InvertibleSymmetric(SharedSymmetric):
         super().__init__(matrix, shape)
         self.inverted = inverted
 
-    def inverse(self) -> LinearOperator:
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """W⁻¹."""
         return _InvertibleSymmetric(self.inverted, self.matrix, self.shape)
 

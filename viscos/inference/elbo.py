@@ -27,7 +27,7 @@ class Step:
     y: Tensor
     """The completions (K·B, …), with the gradient of an implicit function."""
     x: Tensor
-    """Their latents (K·B, …), differentiable."""
+    """Their latents (K·B, …), differentiable; zero for items that failed."""
     completion: Completion
     block: BlockSolver
     """Counts the products of the adjoint solves too, once the gradient has been taken."""
@@ -67,22 +67,34 @@ class Objective:
         y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
         guess = None if q.start is None else repeat(q.start, draws)
         completion = complete(flow, y, hidden, x_hidden.detach(), self.solver, guess)
-        _, G = flow.linearize(completion.y)
-        block = BlockSolver(G, hidden, completion.preconditioner, self.linear_solver)
-        y = self._attach(flow, completion, x_hidden, block)
+        solved = completion.solution.converged
+        # A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters: a solved one takes
+        # its place, with a weight of zero.
+        rows = torch.arange(len(y), device=y.device)
+        if bool(solved.any()):
+            rows = torch.where(solved, rows, solved.to(torch.uint8).argmax())
+        point, latent, hidden = completion.y[rows], x_hidden[rows], hidden[rows]
+        _, G = flow.linearize(point)
+        block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver)
+        y = self._attach(flow, point, latent, hidden, solved, block)
         x, log_det = self.lad.surrogate(flow, y, block, generator)
-        prior = flow.base_log_prob(x_hidden, hidden) + flow.base_log_prob(x, ~hidden)
-        ok = completion.solution.converged & block.ok
-        surrogate = torch.where(ok, prior - log_q - log_det, 0)
-        return Step(surrogate, y, x, completion, block)
+        block.ok &= solved
+        if not bool(solved.any()):
+            return Step((x_hidden * 0).flatten(1).sum(1), completion.y, torch.zeros_like(x), completion, block)
+        prior = flow.base_log_prob(latent, hidden) + flow.base_log_prob(x, ~hidden)
+        surrogate = torch.where(block.ok, prior - log_q[rows] - log_det, 0)
+        keep = per_item(solved, y)
+        return Step(surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block)
 
-    def _attach(self, flow: Flow, completion: Completion, x_hidden: Tensor, block: BlockSolver) -> Tensor:
+    def _attach(
+        self, flow: Flow, y: Tensor, x_hidden: Tensor, hidden: Tensor, solved: Tensor, block: BlockSolver
+    ) -> Tensor:
         """The completion, differentiable in x^H and in the flow's parameters."""
-        if not bool(completion.hidden.any()):
-            return completion.y
-        residual = torch.where(completion.hidden, flow.to_latent(completion.y) - x_hidden, 0)
-        keep = per_item(completion.solution.converged, residual)
-        return implicit(completion.y, residual, lambda a: block.transposed(torch.where(keep, a, 0)))
+        if not bool(hidden.any()):
+            return y
+        residual = torch.where(hidden, flow.to_latent(y) - x_hidden, 0)
+        keep = per_item(solved, residual)
+        return implicit(y, residual, lambda a: block.transposed(torch.where(keep, a, 0)))
 
     @torch.no_grad()
     def log_weight(

@@ -78,7 +78,6 @@ class _Krylov:
         self.beta = r.norm(dim=1)
         self.V = r.new_zeros(size + 1, batch, d)
         self.Z: list[Tensor] = []
-        self.directions: list[Tensor] = []
         self.V[0] = r / torch.where(self.beta > 0, self.beta, 1).unsqueeze(1)
         self.R = torch.eye(size, dtype=r.dtype, device=r.device).repeat(batch, 1, 1)
         self.g = r.new_zeros(batch, size + 1)

@@ -84,13 +84,15 @@ class NLADE:
     """
 
     probes: int = 1
+    tolerance: float = 1e-3
+    """Relative residual of the products with J, layer by layer; a probe need not be known better than its noise."""
 
     def surrogate(
         self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         total, x = y.new_zeros(len(y)), None
-        J = invert(block.G)
+        J = invert(block.G, self.tolerance)
         for _ in range(self.probes):
             v = rademacher(y, generator, ~block.hidden)
             with torch.no_grad():

@@ -43,7 +43,7 @@ class LatentGaussian:
     def log_prob_of_noise(self, noise: Tensor) -> Tensor:
         """log q(x^H) of the draw that `noise` gives (K, B)."""
         epsilon = self.masked(noise)
-        size = self.hidden.flatten(1).sum(1) * math.log(2 * math.pi)
+        size = self.hidden.flatten(1).sum(1).to(noise.dtype) * math.log(2 * math.pi)
         return -0.5 * (epsilon.square().flatten(2).sum(2) + size) - self.log_scale_sum()
 
     def log_prob_path(self, noise: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,303 @@
+"""`viscos.condition`, completions and their random numbers: what a caller can rely on."""
+
+import pytest
+import torch
+from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, within
+
+import viscos
+from viscos.batch import incomplete
+from viscos.errors import InputError
+from viscos.flows import Flow, iresnet
+from viscos.inference import Completions, impute
+from viscos.posteriors import Amortised, Diagonal
+from viscos.rng import generator, item_noise
+from viscos.roots import Anderson, anderson, newton_krylov
+from viscos.solution import Solution, Status
+
+TIGHT = anderson(1e-9, 100)
+
+
+def problem(batch=3, dtype=F64, pattern="one kind an item"):
+    """Items with some, with none, and with all of their entries hidden; hidden values are garbage."""
+    flow = residual_flow("image", dtype)
+    hidden = masks((1, 4, 4), batch)[pattern]
+    y = torch.where(hidden, float("nan"), normal(batch, 1, 4, 4, seed=5, dtype=dtype))
+    return flow, y, hidden
+
+
+# ------------------------------------------------------------------------------------------------------ random numbers
+
+
+def test_generators_are_keyed_by_purpose():
+    def first(*key):
+        return float(torch.rand((), generator=generator(*key)))
+
+    values = [first(0), first(1), first(0, "mask"), first(0, "mask", 1), first(0, 1), first(0, "1"), first(-1)]
+    assert len(set(values)) == len(values)
+    assert first(3, "mask", 2) == first(3, "mask", 2)
+
+
+def test_the_noise_of_an_item_does_not_depend_on_its_company():
+    like = torch.zeros(1, dtype=F64)
+    index = torch.tensor([7, 3, 11])
+    noise = item_noise(5, index, 4, (2, 3), like)
+    assert noise.shape == (4, 3, 2, 3) and noise.dtype == F64
+    assert torch.equal(item_noise(5, index.flip(0), 4, (2, 3), like), noise.flip(1))
+    assert torch.equal(item_noise(5, index[1:2], 4, (2, 3), like), noise[:, 1:2])
+    assert torch.equal(item_noise(5, index, 2, (2, 3), like, first=2), noise[2:])
+    assert not torch.equal(item_noise(6, index, 4, (2, 3), like), noise)
+    many = item_noise(0, torch.arange(500), 4, (3,), like)
+    assert within(many.flatten(0, 1), torch.zeros(3, dtype=F64)).all()
+    assert within(many.flatten(0, 1).square(), torch.ones(3, dtype=F64)).all()
+    assert within((many[0] * many[1]), torch.zeros(3, dtype=F64)).all()
+
+
+# --------------------------------------------------------------------------------------------------------- completions
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("solver", ["anderson", "newton_krylov", "paper"])
+def test_observed_entries_come_back_bit_for_bit(solver, dtype):
+    flow, y, hidden = problem(dtype=dtype)
+    conditional = viscos.condition(flow, y, ~hidden, solver=solver)
+    conditional.fit(2)
+    draws = conditional.sample(3)
+    assert draws.shape == (3, *y.shape) and draws.dtype == dtype and not draws.requires_grad
+    assert torch.isfinite(draws).all()
+    for completed in (*draws, conditional.mean(), conditional.completions(1).draws[0]):
+        assert torch.equal(completed[~hidden], y[~hidden])
+    assert torch.equal(draws[:, 1], y[1].expand(3, 1, 4, 4))  # nothing is missing: unchanged
+    assert not torch.equal(draws[0][hidden], draws[1][hidden])
+
+
+def test_the_latents_of_the_draws_are_those_of_the_completions():
+    flow, y, hidden = problem()
+    found = viscos.condition(flow, y, ~hidden, posterior="diagonal", solver=TIGHT).completions(2)
+    assert found.ok.all()
+    assert torch.allclose(found.latents, flow.to_latent(found.draws.flatten(0, 1)).view_as(found.draws))
+    noise = item_noise(0, torch.arange(3), 2, (1, 4, 4), y)
+    assert (found.latents - noise)[:, hidden].abs().max() < 1e-8  # q begins at the standard normal
+
+
+def test_an_item_with_everything_missing_is_a_sample_of_the_flow():
+    """Whatever q has become: the flow's own distribution needs no inference."""
+    flow, y, hidden = problem()
+    conditional = viscos.condition(flow, y, ~hidden, solver=TIGHT, seed=4)
+    conditional.posterior.mean.data.fill_(9.0)
+    noise = item_noise(4, torch.tensor([2]), 3, (1, 4, 4), y)
+    wanted = flow.to_data(noise[:, 0]).value
+    assert (conditional.sample(3)[:, 2] - wanted).abs().max() < 1e-8
+
+
+def test_the_same_seed_gives_the_same_draws_in_any_batch_and_order():
+    flow, y, hidden = problem(batch=5, pattern="random")
+    index = torch.tensor([40, 10, 30, 20, 50])
+
+    def draws(rows, seed=0):
+        picked = (y[rows], ~hidden[rows])
+        q = viscos.condition(flow, *picked, posterior="diagonal", solver=TIGHT, index=index[rows], seed=seed)
+        return q.sample(3)
+
+    together = draws([0, 1, 2, 3, 4])
+    assert torch.equal(draws([0, 1, 2, 3, 4]), together)  # the same run, bit for bit
+    for rows in ([3, 1, 0, 4, 2], [2], [4, 0]):
+        assert (draws(rows) - together[:, rows]).abs().max() < 1e-8
+    assert not torch.allclose(draws([0, 1, 2, 3, 4], seed=1), together, equal_nan=True)
+    q = viscos.condition(flow, y, ~hidden, posterior="diagonal", solver=TIGHT, index=index)
+    assert (torch.cat([q.sample(1), q.sample(2)]) - together).abs().max() < 1e-8  # new draws go on where the last ended
+
+
+def test_the_same_run_is_the_same_bit_for_bit():
+    flow, y, hidden = problem()
+
+    def run():
+        q = viscos.condition(flow, y, ~hidden, posterior="householder").fit(5)
+        return q.sample(2), q.mean(4), q.bound(4)
+
+    for a, b in zip(run(), run(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_looking_does_not_change_what_is_drawn():
+    flow, y, hidden = problem()
+    one, two = (viscos.condition(flow, y, ~hidden) for _ in range(2))
+    one.mean(2)
+    one.bound(2)
+    assert torch.equal(one.sample(1), two.sample(1))
+
+
+def test_antithetic_draws_come_in_pairs():
+    flow, y, hidden = problem()
+    found = viscos.condition(flow, y, ~hidden, solver=TIGHT).completions(5, antithetic=True)
+    assert found.draws.shape[0] == 5
+    assert (found.latents[0] + found.latents[1])[hidden].abs().max() < 1e-8
+    assert (found.latents[2] + found.latents[3])[hidden].abs().max() < 1e-8
+
+
+def test_failed_items_are_marked_and_never_filled():
+    flow, y, hidden = problem(pattern="random")
+    hopeless = viscos.condition(flow, y, ~hidden, solver=Anderson(1e-12, budget=2))
+    found = hopeless.completions(2)
+    assert not found.ok.any()
+    assert (found.solution.status == Status.BUDGET).all()
+    assert found.draws[:, hidden].isnan().all() and found.latents.isnan().all()
+    assert torch.equal(found.draws[:, ~hidden], y[~hidden].expand(2, -1))
+    mean = hopeless.mean()
+    assert mean[hidden].isnan().all() and torch.equal(mean[~hidden], y[~hidden])
+    assert hopeless.bound().isnan().all()
+
+
+def test_a_failed_item_leaves_its_neighbours_right():
+    class Poisoned(Flow):
+        def __init__(self, flow):
+            super().__init__()
+            self.flow = flow
+
+        def to_latent_and_ladj(self, y):
+            x, ladj = self.flow.to_latent_and_ladj(y)
+            poison = torch.where(y.flatten(1)[:, 0] > 100, float("nan"), 1.0).to(y.dtype)
+            return x * poison.view(-1, 1, 1, 1), ladj * poison
+
+    flow, y, hidden = problem(pattern="random")
+    hidden[:, 0, 0, 0] = False
+    y = torch.where(hidden, float("nan"), normal(3, 1, 4, 4, seed=5))
+    y[1, 0, 0, 0] = 200.0
+    q = viscos.condition(Poisoned(flow), y, ~hidden, posterior="diagonal", solver=TIGHT).fit(1)
+    draws = q.sample(2)
+    assert draws[:, 1][:, hidden[1]].isnan().all() and torch.equal(draws[0, 1][~hidden[1]], y[1][~hidden[1]])
+    rows = torch.tensor([0, 2])
+    alone = viscos.condition(
+        Poisoned(flow), y[rows], ~hidden[rows], posterior="diagonal", solver=TIGHT, index=rows
+    ).fit(1)
+    assert (alone.sample(2) - draws[:, rows]).abs().max() < 1e-6
+    assert q.bound(2).isnan().tolist() == [False, True, False]
+    assert all(torch.isfinite(p).all() for p in q.posterior.parameters())
+
+
+def test_the_mean_is_over_the_draws_that_were_solved():
+    draws = torch.tensor([[[1.0, 2.0]], [[1.0, float("nan")]], [[1.0, 4.0]]])
+    status = torch.tensor([0, int(Status.BUDGET), 0])
+    found = Completions(draws, draws, Solution(draws[:, 0], status, torch.zeros(3), torch.ones(3)))
+    assert found.mean().tolist() == [[1.0, 3.0]]
+    assert found.ok.tolist() == [[True], [False], [True]]
+
+
+def test_impute_with_an_inference_network():
+    flow, y, hidden = problem(dtype=torch.float32)
+    network = Amortised((1, 4, 4), gaussian=False)
+    network.prepare(0.5, None)
+    batch = incomplete(y, ~hidden, torch.arange(3))
+    found = impute(flow, network, batch, newton_krylov(), draws=2, seed=1)
+    assert found.ok.all()
+    assert torch.equal(found.draws[:, ~hidden], y[~hidden].expand(2, -1))
+    with pytest.raises(InputError, match=r"for items \(1, 4, 4\), got \(5,\)"):
+        viscos.condition(AffineFlow(5), normal(1, 5), torch.ones(1, 5).bool(), posterior=network)
+
+
+# ------------------------------------------------------------------------------------------------------------- fitting
+
+
+def test_fitting_leaves_the_flow_as_it_was():
+    flow, y, hidden = problem()
+    before = {k: v.clone() for k, v in flow.state_dict().items()}
+    wanted = [p.requires_grad for p in flow.parameters()]
+    told = []
+    q = viscos.condition(flow, y, ~hidden)
+    assert q.fit(3, progress=lambda step, figures: told.append((step, figures))) is q
+    assert all(torch.equal(v, before[k]) for k, v in flow.state_dict().items())
+    assert [p.requires_grad for p in flow.parameters()] == wanted and all(p.grad is None for p in flow.parameters())
+    assert [step for step, _ in told] == [0, 1, 2]
+    assert all(f["failed"] == 0 and f["residual"] <= 1e-3 and f["evaluations"] >= 1 for _, f in told)
+    with pytest.raises(RuntimeError, match="stop"):
+        q.fit(2, progress=lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
+    assert [p.requires_grad for p in flow.parameters()] == wanted  # also when it was interrupted
+
+
+@pytest.mark.parametrize("lad", ["auto", "exact", "clade", "nlade"])
+@pytest.mark.parametrize("name", ["diagonal", "householder", "full"])
+def test_fitting_raises_the_bound(name, lad):
+    flow = SmoothFlow(4)
+    y, observed = normal(2, 4), torch.tensor([[True, True, False, False], [False, True, False, True]])
+    q = viscos.condition(flow, y, observed, posterior=name, lad=lad)
+    q.posterior.mean.data.fill_(1.0)
+    before = q.bound(200)
+    after = q.fit(60, learning_rate=5e-2).bound(200)
+    assert (after > before).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def refused():
+    good = {"y": normal(2, 5), "observed": torch.ones(2, 5, dtype=torch.bool)}
+    return {
+        "name of the posterior": (good | {"posterior": "gaussian"}, "posterior is 'gaussian'; choose one of diagonal"),
+        "amortised by name": (good | {"posterior": "amortised"}, "or give an object"),
+        "name of the solver": (good | {"solver": "newton"}, "solver is 'newton'; choose one of anderson"),
+        "name of the estimator": (good | {"lad": "hutchinson"}, "lad is 'hutchinson'; choose one of auto"),
+        "shape of the data": (good | {"y": normal(2, 4)}, r"items of shape \(5,\), got \(4,\)"),
+        "no batch axis": (good | {"y": normal(5)}, r"shape \(5,\), got \(\)"),
+        "dtype of the data": (good | {"y": normal(2, 5).float()}, "data are torch.float32, the flow is torch.float64"),
+        "whole numbers": (good | {"y": torch.ones(2, 5, dtype=torch.long)}, "floating point"),
+        "a list": (good | {"y": [[0.0] * 5]}, "must be tensors, got list"),
+        "dtype of the mask": (good | {"observed": torch.ones(2, 5)}, "observed must be bool"),
+        "shape of the mask": (good | {"observed": torch.ones(2, 4, dtype=torch.bool)}, "one mask for each item"),
+        "a mask of another batch": (good | {"observed": torch.ones(3, 5, dtype=torch.bool)}, "one mask for each item"),
+        "an observed NaN": (good | {"y": torch.full((2, 5), torch.nan, dtype=F64)}, "item 0 has 5 observed values"),
+        "length of the index": (good | {"index": torch.arange(3)}, "index"),
+        "dtype of the index": (good | {"index": torch.tensor([0.5, 1.0])}, "index"),
+        "posterior of another batch": (good | {"posterior": Diagonal(normal(3, 5))}, "made for a batch of shape"),
+    }
+
+
+@pytest.mark.parametrize("name", list(refused()))
+def test_refusals(name):
+    arguments, message = refused()[name]
+    flow = residual_flow("vector")
+    with pytest.raises(InputError, match=message) as caught:
+        viscos.condition(flow, arguments.pop("y"), arguments.pop("observed"), **arguments).sample(1)
+    assert "\n" not in str(caught.value)
+
+
+def test_refused_numbers():
+    q = viscos.condition(residual_flow("vector"), normal(2, 5), torch.ones(5, dtype=torch.bool))
+    for call in (lambda: q.fit(-1), lambda: q.fit(1, samples=0), lambda: q.fit(1, learning_rate=0.0)):
+        with pytest.raises(InputError, match="fit needs steps"):
+            call()
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        q.sample(0)
+
+
+def test_one_mask_serves_every_item():
+    flow, y = residual_flow("image"), normal(2, 1, 4, 4)
+    mask = torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    wanted = viscos.condition(flow, y, mask.expand(2, 1, 4, 4)).sample(1)
+    for observed in (mask, mask[None]):
+        assert torch.equal(viscos.condition(flow, y, observed).sample(1), wanted)
+
+
+# ------------------------------------------------------------------------------------------------------------ examples
+
+
+def test_the_example_of_a_first_page():
+    flow = iresnet((1, 8, 8), blocks=(2,), channels=8, start="none")
+    y = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    observed = torch.ones(8, 8, dtype=torch.bool)
+    observed[2:6, 2:6] = False
+    posterior = viscos.condition(flow, y, observed, posterior="householder", solver="anderson", lad="auto")
+    posterior.fit(steps=5)
+    draws = posterior.sample(16)
+    assert draws.shape == (16, 2, 1, 8, 8) and torch.isfinite(draws).all()
+    assert posterior.mean().shape == (2, 1, 8, 8)
+    assert posterior.bound().shape == (2,) and torch.isfinite(posterior.bound()).all()
+
+
+def test_a_flow_of_ones_own_needs_one_method():
+    class Shear(Flow):
+        def to_latent_and_ladj(self, y):
+            return torch.stack([y[:, 0], y[:, 1] + y[:, 0] ** 2], 1), torch.zeros(len(y))
+
+    y, observed = torch.tensor([[0.5, 0.0], [0.0, 1.0]]), torch.tensor([[True, False], [False, True]])
+    posterior = viscos.condition(Shear(), y, observed).fit(steps=20)
+    assert posterior.sample(16).shape == (16, 2, 2)
+    assert (Shear().to_data(Shear().to_latent(y)).value - y).abs().max() < 1e-5

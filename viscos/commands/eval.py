@@ -1,0 +1,63 @@
+"""`viscos eval`: measures a trained model on its test split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos import atomic, runs
+from viscos.commands.common import Trained, chosen_mask, make_masks, make_objective, read_model, use_machine, versions
+from viscos.commands.progress import bar
+from viscos.commands.report import save_grid, summary
+from viscos.data.datasets import Images
+from viscos.data.masks import load_masks
+from viscos.errors import InputError
+from viscos.evaluate import Protocol, evaluate
+from viscos.report.board import Log
+
+
+def run(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Measures; returns the record that `metrics.json` holds."""
+    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    trained = read_model(cfg["checkpoint"], device)
+    test = trained.test(cfg["items"] or trained.cfg["test_items"])
+    observed = test_masks(trained, cfg, test)
+    if trained.model.posterior is None and not bool(observed.all()):
+        raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
+    runs.save_config(run_dir, cfg)
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=trained.cfg["dataset"]["levels"])
+    with bar("measuring", len(test)) as progress:
+        record, first = evaluate(
+            trained.model,
+            test,
+            observed,
+            make_objective(cfg),
+            protocol,
+            baseline=trained.baseline,
+            progress=progress.update,
+        )
+    record = {"command": "eval", "checkpoint": str(trained.path), "dataset": trained.cfg["dataset"]["name"], **record}
+    with Log(run_dir) as log:
+        log.record("test", record, 0)
+        if first is not None:
+            log.image("test/completions", save_grid(run_dir / "completions.png", test, observed, first), 0)
+    atomic.write_json(run_dir / "metrics.json", record | {"seed": cfg["seed"], "versions": versions()})
+    print(summary(record))
+    print(f"figures in {run_dir / 'metrics.json'}")
+    return record
+
+
+def test_masks(trained: Trained, cfg: dict[str, Any], test: Images) -> Tensor:
+    """The masks that the settings ask for, or those of the run itself."""
+    mask = chosen_mask(cfg)
+    if mask is not None:
+        return make_masks(mask, test, cfg["seed"], "test")
+    saved = trained.path.parent / "masks_test.npz"
+    if saved.is_file():
+        observed = load_masks(saved)
+        if len(observed) >= len(test) and observed.shape[1:] == torch.Size(test.shape):
+            return observed[: len(test)]
+    return make_masks(trained.cfg["mask"], test, trained.cfg["seed"], "test")

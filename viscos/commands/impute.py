@@ -1,0 +1,154 @@
+"""`viscos impute`: completes items with a trained flow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos import atomic, runs
+from viscos.batch import incomplete
+from viscos.build import build
+from viscos.commands.common import Trained, chosen_mask, make_masks, make_objective, read_model, use_machine, versions
+from viscos.commands.eval import test_masks
+from viscos.commands.progress import bar
+from viscos.commands.report import save_grid, summary
+from viscos.conditional import Conditional
+from viscos.data.datasets import Images
+from viscos.data.files import read_images
+from viscos.data.masks import mask_hash
+from viscos.errors import InputError
+from viscos.inference import Completions
+from viscos.metrics.rmse import RMSE
+from viscos.posteriors import Posterior
+from viscos.report.board import Log
+
+
+def run(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
+    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    trained = read_model(cfg["checkpoint"], device)
+    images, known, observed = _items(trained, cfg)
+    batch = incomplete(images.values, observed).to(device)
+    trained.model.flow.check(batch.values)
+    posterior = _posterior(trained, cfg, batch.filled())
+    conditional = Conditional(trained.model.flow, batch, posterior, make_objective(cfg), cfg["seed"])
+    runs.save_config(run_dir, cfg)
+    began = time.monotonic()
+    before = conditional.completions(2, antithetic=True)
+    with Log(run_dir) as log:
+        if posterior is not trained.model.posterior:
+            _fit(conditional, cfg, log)
+        fitted = time.monotonic()
+        done = conditional.completions(cfg["draws"], antithetic=True)
+        record = _record(trained, images, known, observed, before, done, conditional) | {
+            "fit_seconds": round(fitted - began, 1),
+            "draw_seconds": round(time.monotonic() - fitted, 2),
+            "seed": cfg["seed"],
+            "versions": versions(),
+        }
+        _save(run_dir, images, observed, done)
+        log.record("impute", record, cfg["steps"])
+        log.image("impute/completions", save_grid(run_dir / "completions.png", images, observed, done), cfg["steps"])
+    atomic.write_json(run_dir / "metrics.json", record)
+    print(summary(record))
+    print(f"completions in {run_dir / 'completions.npz'}, picture in {run_dir / 'completions.png'}")
+    return record
+
+
+def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tensor]:
+    """What to complete, where it is known at all, and what is observed of it."""
+    mask = chosen_mask(cfg)
+    if cfg["input"] is None:
+        images = trained.test(cfg["items"])
+        return images, torch.ones_like(images.values, dtype=torch.bool), test_masks(trained, cfg, images)
+    images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
+    if mask is None and bool(known.all()):
+        raise InputError(f"{cfg['input']} has no holes (NaN); say what is missing, e.g. mask=center8 or mask=file")
+    return images, known, known if mask is None else known & make_masks(mask, images, cfg["seed"], "input")
+
+
+def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior:
+    """A fresh posterior for each item, or the network that was trained with the flow."""
+    if cfg["posterior"]["_target_"].rpartition(".")[2] != "Amortised":
+        return build(cfg["posterior"], like)
+    if trained.model.posterior is None:
+        raise InputError("this flow was trained on complete data and has no inference network; take posterior=householder")
+    return trained.model.posterior
+
+
+def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log) -> None:
+    every = max(1, cfg["steps"] // 10)
+    with bar("fitting", cfg["steps"]) as progress:
+
+        def after(step: int, figures: dict[str, float]) -> None:
+            if step % every == 0:
+                figures = figures | {"bound": float(conditional.bound(1, exact_below=100).nanmean())}
+                log.scalars("fit", figures, step)
+            progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
+
+        conditional.fit(
+            cfg["steps"], learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after
+        )
+
+
+def _record(
+    trained: Trained,
+    images: Images,
+    known: Tensor,
+    observed: Tensor,
+    before: Completions,
+    done: Completions,
+    conditional: Conditional,
+) -> dict[str, Any]:
+    s = done.solution
+    record: dict[str, Any] = {
+        "command": "impute",
+        "checkpoint": str(trained.path),
+        "dataset": images.name,
+        "items": len(images),
+        "mask_hash": mask_hash(observed),
+        "missing": float((~observed).double().mean()),
+        "draws": len(done.draws),
+        "solver": {
+            "evaluations": float(s.evaluations.mean()),
+            "fallback": float(s.fallback.double().mean()),
+            "failed": float((~s.converged).double().mean()),
+            "solves": len(s.status),
+        },
+    }
+    bound = conditional.bound(2)
+    if bool((~bound.isnan()).any()):
+        record["bound"] = {"mean": float(bound.nanmean()), "items": int((~bound.isnan()).sum()), "unit": "nats an item"}
+    hidden = known & ~observed  # where the truth is known and was not used
+    if bool(hidden.any()):
+        record["rmse"] = {
+            "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
+            "draw": _rmse(images, hidden, done.draws[0], done.ok[0]),
+            "first_iteration_draw": _rmse(images, hidden, before.draws[0], before.ok[0]),
+        }
+        if trained.baseline is not None:
+            gaussian = trained.baseline.conditional(images.values, observed)
+            record["rmse"]["gaussian_mean"] = _rmse(images, hidden, gaussian, None)
+    return record
+
+
+def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) -> dict[str, Any]:
+    rmse = RMSE()
+    rmse.update(completed.cpu(), images.values, hidden, None if ok is None else ok.cpu())
+    return rmse.record()
+
+
+def _save(run_dir: Path, images: Images, observed: Tensor, done: Completions) -> None:
+    arrays = {
+        "draws": done.draws.cpu().numpy(),
+        "mean": done.mean().cpu().numpy(),
+        "observed": observed.numpy(),
+        "solved": done.ok.cpu().numpy(),
+        "values": torch.where(observed, images.values, float("nan")).numpy(),
+    }
+    atomic.write(run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
