@@ -8,7 +8,7 @@ from viscos.linear import GMRES, Block, Matrix
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact, exact_value, lanczos_value, log_abs_det_block
 from viscos.rng import generator
 
-ESTIMATORS = {"clade": CLADE, "nlade": NLADE}
+ESTIMATORS = {"clade": CLADE, "nlade": lambda probes=1: NLADE(probes, tolerance=1e-12)}
 FLOWS = ("image", "vector", "nonlinear of one's own", "affine of one's own")
 PATTERNS = ("random", "centre", "one kind an item", "one")
 

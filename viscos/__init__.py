@@ -15,11 +15,12 @@ _HOMES = {
     "InputError": "viscos.errors",
     "Solution": "viscos.solution",
     "Status": "viscos.solution",
+    "load": "viscos.trained",
     "__version__": "viscos.version",
 }
 _PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "baselines", "data", "metrics", "report")
 
-__all__ = ["Conditional", "InputError", "Solution", "Status", "condition", *_PARTS]  # noqa: PLE0604
+__all__ = ["Conditional", "InputError", "Solution", "Status", "condition", "load", *_PARTS]
 
 
 def __getattr__(name: str) -> Any:

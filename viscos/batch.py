@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -47,11 +46,13 @@ class Incomplete:
 
     def to(self, device: torch.device | str) -> Incomplete:
         """The same batch on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Incomplete(**{k: None if v is None else v.to(device) for k, v in moved.items()})
+        label = None if self.label is None else self.label.to(device)
+        return Incomplete(self.values.to(device), self.observed.to(device), self.index.to(device), label)
 
 
-def incomplete(values: Tensor, observed: Tensor, index: Tensor | None = None, label: Tensor | None = None) -> Incomplete:
+def incomplete(
+    values: Tensor, observed: Tensor, index: Tensor | None = None, label: Tensor | None = None
+) -> Incomplete:
     """Checks a batch and hides what is not observed.
 
     `values` (B, …) floating point; `observed` bool, of the same shape or of the shape of one item.
@@ -60,9 +61,13 @@ def incomplete(values: Tensor, observed: Tensor, index: Tensor | None = None, la
     if not values.is_floating_point():
         raise InputError(f"values must be floating point, got {values.dtype}; convert with .float()")
     if observed.dtype != torch.bool:
-        raise InputError(f"observed must be bool (true where a value is known), got {observed.dtype}; convert with .bool()")
+        raise InputError(
+            f"observed must be bool (true where a value is known), got {observed.dtype}; convert with .bool()"
+        )
     if values.dim() < 2:
-        raise InputError(f"values need a leading batch axis, got shape {tuple(values.shape)}; use values[None] for one item")
+        raise InputError(
+            f"values need a leading batch axis, got shape {tuple(values.shape)}; use values[None] for one item"
+        )
     if observed.shape not in (values.shape, values.shape[1:], values.shape[2:]):
         raise InputError(
             f"observed has shape {tuple(observed.shape)}, values have {tuple(values.shape)}; "
@@ -72,7 +77,9 @@ def incomplete(values: Tensor, observed: Tensor, index: Tensor | None = None, la
     bad = ~torch.isfinite(values) & observed
     if bad.any():
         item = int(bad.flatten(1).any(1).nonzero()[0])
-        raise InputError(f"item {item} has {int(bad[item].sum())} observed values that are not finite; mark them as hidden")
+        raise InputError(
+            f"item {item} has {int(bad[item].sum())} observed values that are not finite; mark them as hidden"
+        )
     if index is None:
         index = torch.arange(len(values), device=values.device)
     return Incomplete(values.masked_fill(~observed, float("nan")), observed, index, label)

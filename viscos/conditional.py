@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +29,7 @@ class Conditional:
     Made by `condition`. The flow's parameters are never changed.
     """
 
-    def __init__(
-        self, flow: Flow, batch: Incomplete, posterior: Posterior, objective: Objective, seed: int
-    ) -> None:
+    def __init__(self, flow: Flow, batch: Incomplete, posterior: Posterior, objective: Objective, seed: int) -> None:
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
         self._solver_step = 0
         self._drawn = 0
@@ -90,7 +89,9 @@ class Conditional:
             progress(
                 step,
                 {
-                    "residual": float(solution.residual[solution.converged].max()) if solution.converged.any() else float("nan"),
+                    "residual": float(solution.residual[solution.converged].max())
+                    if solution.converged.any()
+                    else float("nan"),
                     "failed": float((~estimate.ok).double().mean()),
                     "evaluations": float(solution.evaluations.mean()),
                     "fallback": float(solution.fallback.double().mean()),
@@ -107,15 +108,27 @@ class Conditional:
             raise InputError(f"the number of draws must be at least 1, got {n}")
         first, self._drawn = self._drawn, self._drawn + n
         return impute(
-            self.flow, self.posterior, self.batch, self.objective.solver,
-            draws=n, seed=self.seed, first=first, antithetic=antithetic,
+            self.flow,
+            self.posterior,
+            self.batch,
+            self.objective.solver,
+            draws=n,
+            seed=self.seed,
+            first=first,
+            antithetic=antithetic,
         )
 
     def mean(self, draws: int = 32) -> Tensor:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
         return impute(
-            self.flow, self.posterior, self.batch, self.objective.solver,
-            draws=draws, seed=self.seed, first=500_000, antithetic=True,
+            self.flow,
+            self.posterior,
+            self.batch,
+            self.objective.solver,
+            draws=draws,
+            seed=self.seed,
+            first=500_000,
+            antithetic=True,
         ).mean()
 
     @torch.no_grad()
@@ -148,9 +161,11 @@ def condition(
 ) -> Conditional:
     """The flow's conditional distribution given a partial observation.
 
-    `y` (B, …) with anything where hidden; `observed` bool, (B, …) or of the shape of one item. `posterior`, `solver` and `lad`
+    `y` (B, …) with anything where hidden; `observed` bool, (B, …) or of the shape of one item. `posterior`, `solver`
+    and `lad`
     are names (`diagonal`, `householder`, `full`; `anderson`, `newton_krylov`, `paper`; `auto`, `exact`, `clade`,
-    `nlade`) or objects. `index` (B,) numbers the items; with `seed` it keys their random numbers. Raises `InputError` if the
+    `nlade`) or objects. `index` (B,) numbers the items; with `seed` it keys their random numbers. Raises
+    `InputError` if the
     observation does not fit the flow.
 
     Example:
@@ -164,7 +179,9 @@ def condition(
         raise InputError(f"y and observed must be tensors, got {type(y).__name__} and {type(observed).__name__}")
     flow.check(y)
     if index is not None and (index.shape != y.shape[:1] or index.dtype != torch.int64):
-        raise InputError(f"index must be int64, one number for each of {len(y)} items, got {index.dtype} {tuple(index.shape)}")
+        raise InputError(
+            f"index must be int64, one number for each of {len(y)} items, got {index.dtype} {tuple(index.shape)}"
+        )
     batch = incomplete(y, observed, index)
     objective = Objective(_named("solver", solver, SOLVERS), _named("lad", lad, LADS))
     if isinstance(posterior, str):
@@ -176,7 +193,7 @@ def condition(
     return Conditional(flow, batch, posterior, objective, seed)
 
 
-def _named(what: str, value: object, table: dict[str, Callable[[], object]]) -> object:
+def _named(what: str, value: Any, table: Mapping[str, Callable[[], Any]]) -> Any:
     if not isinstance(value, str):
         return value
     if value not in table:

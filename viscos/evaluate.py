@@ -97,8 +97,13 @@ def _complete_all(
         rows = torch.arange(start, min(start + protocol.batch_size, len(test)))
         batch = incomplete(test.values[rows], observed[rows], rows).to(device)
         done = impute(
-            model.flow, model.posterior, batch, objective.solver,
-            draws=protocol.draws, seed=protocol.seed, antithetic=True,
+            model.flow,
+            model.posterior,
+            batch,
+            objective.solver,
+            draws=protocol.draws,
+            seed=protocol.seed,
+            antithetic=True,
         )
         _measure(tally, model, test, batch, done, rows)
         if baseline is not None:

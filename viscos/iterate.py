@@ -38,7 +38,8 @@ class Step(Protocol):
     without a new best residual mean that an item is stalled.
     """
 
-    patience: int
+    @property
+    def patience(self) -> int: ...
 
     def init(self, problem: Any, z: Tensor, r: Tensor) -> Any: ...
 

@@ -69,7 +69,9 @@ class Model(nn.Module):
                 try:
                     module.load_state_dict(parts[name])
                 except RuntimeError as error:
-                    raise InputError(f"the checkpoint's {name} does not fit its settings; it may have been edited") from error
+                    raise InputError(
+                        f"the checkpoint's {name} does not fit its settings; it may have been edited"
+                    ) from error
 
     def _named(self) -> list[tuple[str, nn.Module | None]]:
         return [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]

@@ -14,7 +14,9 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-def item_noise(seed: int, index: Tensor, draws: int, shape: torch.Size | tuple[int, ...], like: Tensor, first: int = 0) -> Tensor:
+def item_noise(
+    seed: int, index: Tensor, draws: int, shape: torch.Size | tuple[int, ...], like: Tensor, first: int = 0
+) -> Tensor:
     """Standard normal noise (draws, B, *shape), keyed by (seed, item, draw).
 
     An item's draw is the same whatever batch it stands in, and in whatever order. It is drawn on the CPU in the

@@ -158,8 +158,8 @@ class Trainer:
         largest = max(self.model.flow.lipschitz(), default=0.0)
         if largest >= 1:
             raise InputError(
-                f"a residual branch has a certified Lipschitz bound of {largest:.3f}, so the flow may not be invertible; "
-                "lower flow.coefficient"
+                f"a residual branch has a certified Lipschitz bound of {largest:.3f}, so the flow may not be "
+                "invertible; lower flow.coefficient"
             )
 
     def state(self) -> dict[str, Any]:

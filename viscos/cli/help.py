@@ -15,11 +15,12 @@ _EXAMPLES = {
         ("viscos train resume=outputs/train/RUN", "continue a run"),
     ),
     "impute": (
-        ("viscos impute checkpoint=outputs/train/RUN", "test items, half of the pixels missing"),
+        ("viscos impute checkpoint=outputs/train/RUN", "test items, with the holes of the run"),
         ("viscos impute checkpoint=RUN mask=center8", "the middle missing"),
         ("viscos impute checkpoint=RUN mask=center8 mask.size=4", "a smaller middle"),
         ("viscos impute checkpoint=RUN mask=half mask.side=left", "one half missing"),
         ("viscos impute checkpoint=RUN mask=file mask.path=FILE", "a mask of your own"),
+        ("viscos impute checkpoint=RUN input=FILE", "arrays or pictures of your own; NaN or transparent: missing"),
         ("viscos impute checkpoint=RUN posterior=diagonal steps=500", "another posterior, fitted longer"),
     ),
     "eval": (

@@ -1,22 +1,18 @@
-"""What the commands share: device and threads, data and masks, and reading a trained model back."""
+"""What the commands share: device and threads, data and masks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from viscos import checkpoint, runs
 from viscos.build import build
 from viscos.data.datasets import Images, load
 from viscos.errors import InputError
-from viscos.gaussian import Gaussian
 from viscos.inference import Objective
 from viscos.logdet import Auto
-from viscos.model import Model, build_model
 from viscos.version import __version__
 
 
@@ -60,51 +56,6 @@ def chosen_mask(cfg: dict[str, Any]) -> dict[str, Any] | None:
 def make_objective(cfg: dict[str, Any]) -> Objective:
     """Solver and estimator by the settings."""
     return Objective(build(cfg["solver"]), build(cfg["lad"]) if cfg.get("lad") else Auto())
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A model read back from a checkpoint."""
-
-    model: Model
-    cfg: dict[str, Any]
-    state: dict[str, Any]
-    path: Path
-
-    @property
-    def baseline(self) -> Gaussian | None:
-        """The Gaussian that was fitted to the observed training entries."""
-        return restore_gaussian(self.state)
-
-    def test(self, limit: int | None) -> Images:
-        """The test split of the data that it was trained on."""
-        return load_images(self.cfg["dataset"], "test", limit)
-
-
-def read_model(path: str, device: torch.device) -> Trained:
-    """The model of a run folder or checkpoint file, on `device`."""
-    file = runs.find_checkpoint(path)
-    state = checkpoint.load(file, device)
-    try:
-        cfg, shape = state["config"], tuple(state["shape"])
-        model = build_model(cfg, shape, state["classes"], state["parts"]["posterior"] is not None)
-    except KeyError as error:
-        raise InputError(f"{str(file)!r} lacks {error}; it is not a checkpoint of `viscos train`") from error
-    model.load_parts(state["parts"])
-    return Trained(model.to(device).eval(), cfg, state, file)
-
-
-def model_state(model: Model, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, gaussian: Gaussian) -> dict[str, Any]:
-    """What `read_model` needs, in plain containers."""
-    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
-    fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
-    return {"config": kept, "shape": list(shape), "classes": classes, "parts": model.parts(), "gaussian": fitted}
-
-
-def restore_gaussian(state: dict[str, Any]) -> Gaussian | None:
-    """The Gaussian of a checkpoint."""
-    fitted = state.get("gaussian")
-    return None if fitted is None else Gaussian(fitted["mean"].cpu().double(), fitted["covariance"].cpu().double())
 
 
 def versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from viscos import atomic, runs
-from viscos.commands.common import Trained, chosen_mask, make_masks, make_objective, read_model, use_machine, versions
+from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
 from viscos.data.datasets import Images
@@ -17,13 +17,14 @@ from viscos.data.masks import load_masks
 from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.report.board import Log
+from viscos.trained import Trained, load
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    trained = read_model(cfg["checkpoint"], device)
-    test = trained.test(cfg["items"] or trained.cfg["test_items"])
+    trained = load(cfg["checkpoint"], device)
+    test = load_images(trained.cfg["dataset"], "test", cfg["items"] or trained.cfg["test_items"])
     observed = test_masks(trained, cfg, test)
     if trained.model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")

@@ -13,7 +13,7 @@ from torch import Tensor
 from viscos import atomic, runs
 from viscos.batch import incomplete
 from viscos.build import build
-from viscos.commands.common import Trained, chosen_mask, make_masks, make_objective, read_model, use_machine, versions
+from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
@@ -26,12 +26,13 @@ from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
+from viscos.trained import Trained, load
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    trained = read_model(cfg["checkpoint"], device)
+    trained = load(cfg["checkpoint"], device)
     images, known, observed = _items(trained, cfg)
     batch = incomplete(images.values, observed).to(device)
     trained.model.flow.check(batch.values)
@@ -64,7 +65,7 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tenso
     """What to complete, where it is known at all, and what is observed of it."""
     mask = chosen_mask(cfg)
     if cfg["input"] is None:
-        images = trained.test(cfg["items"])
+        images = load_images(trained.cfg["dataset"], "test", cfg["items"])
         return images, torch.ones_like(images.values, dtype=torch.bool), test_masks(trained, cfg, images)
     images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
     if mask is None and bool(known.all()):
@@ -77,7 +78,9 @@ def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior
     if cfg["posterior"]["_target_"].rpartition(".")[2] != "Amortised":
         return build(cfg["posterior"], like)
     if trained.model.posterior is None:
-        raise InputError("this flow was trained on complete data and has no inference network; take posterior=householder")
+        raise InputError(
+            "this flow was trained on complete data and has no inference network; take posterior=householder"
+        )
     return trained.model.posterior
 
 
@@ -91,9 +94,7 @@ def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log) -> None:
                 log.scalars("fit", figures, step)
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
-        conditional.fit(
-            cfg["steps"], learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after
-        )
+        conditional.fit(cfg["steps"], learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after)
 
 
 def _record(
@@ -144,7 +145,7 @@ def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) 
 
 
 def _save(run_dir: Path, images: Images, observed: Tensor, done: Completions) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         "draws": done.draws.cpu().numpy(),
         "mean": done.mean().cpu().numpy(),
         "observed": observed.numpy(),

@@ -21,7 +21,9 @@ _ROWS = (
 )
 
 
-def save_grid(path: Path, images: Images, observed: Tensor, done: Completions, items: int = 16, draws: int = 4) -> Tensor:
+def save_grid(
+    path: Path, images: Images, observed: Tensor, done: Completions, items: int = 16, draws: int = 4
+) -> Tensor:
     """Writes originals, masked images, draws and means as a PNG; returns the picture (3, H, W)."""
     n = min(items, done.draws.shape[1])
     # Antithetic draws come in pairs; every second one shows independent draws.
@@ -37,7 +39,11 @@ def summary(record: dict[str, Any]) -> str:
     rmse = record.get("rmse", {})
     if rmse:
         lines.append("RMSE on hidden pixels, in [0, 1], pooled:")
-        lines += [f"  {label:<26}{rmse[key]['pooled']:.4f}" for key, label in _ROWS if rmse.get(key, {}).get("pooled") is not None]
+        lines += [
+            f"  {label:<26}{rmse[key]['pooled']:.4f}"
+            for key, label in _ROWS
+            if rmse.get(key, {}).get("pooled") is not None
+        ]
     if record.get("accuracy"):
         lines.append(f"accuracy                    {record['accuracy']['value']:.4f}")
     if record.get("bound"):

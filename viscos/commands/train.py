@@ -14,8 +14,6 @@ from viscos.commands.common import (
     load_images,
     make_masks,
     make_objective,
-    model_state,
-    restore_gaussian,
     use_machine,
     versions,
 )
@@ -28,10 +26,11 @@ from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective
-from viscos.report.board import Log
 from viscos.model import Model, build_model
+from viscos.report.board import Log
 from viscos.rng import generator
 from viscos.train import Plan, Report, Trainer
+from viscos.trained import model_state, restore_gaussian
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +85,12 @@ def _go(
             raise
         seconds = time.monotonic() - began
         record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
-    record |= {"training_seconds": round(seconds, 1), "steps": trainer.step, "seed": cfg["seed"], "versions": versions()}
+    record |= {
+        "training_seconds": round(seconds, 1),
+        "steps": trainer.step,
+        "seed": cfg["seed"],
+        "versions": versions(),
+    }
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
     print(f"figures in {run_dir / 'metrics.json'}; curves: tensorboard --logdir {run_dir}")

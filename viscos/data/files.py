@@ -20,7 +20,8 @@ def read_images(path: str | Path, shape: tuple[int, ...], limit: int | None = No
 
     From an array file, a picture, or a folder of pictures.
 
-    `.npy`, or `.npz` with one array or the key `values`: (N, C, H, W), (N, H, W), or one image; floats in [0, 1], where NaN
+    `.npy`, or `.npz` with one array or the key `values`: (N, C, H, W), (N, H, W), or one image; floats in [0, 1],
+    where NaN
     marks a hole, or uint8. In a picture with transparency, fully transparent pixels are holes. Raises `InputError` for
     a file that cannot be read or does not fit.
     """

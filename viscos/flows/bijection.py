@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from viscos.errors import InputError
 from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
-from viscos.linear import GMRES, Chain, Inverse, Jacobian, LinearOperator
+from viscos.linear import Chain, Jacobian, LinearOperator
 from viscos.roots import LatentEquation, RootFinder, anderson
 from viscos.solution import Solution
 
@@ -20,7 +20,8 @@ from viscos.solution import Solution
 class Flow(nn.Module):
     """Base class of all flows.
 
-    A subclass writes one method, `to_latent_and_ladj`; everything else has a general, slower form here, which a subclass
+    A subclass writes one method, `to_latent_and_ladj`; everything else has a general, slower form here, which a
+    subclass
     overrides where it knows better. All tensors have a leading batch axis, and a latent has the shape of its datum.
 
     Example:
@@ -42,13 +43,16 @@ class Flow(nn.Module):
         """x = g(y) (B, …)."""
         return self.to_latent_and_ladj(y)[0]
 
-    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def to_latent_and_ladj_surrogate(
+        self, y: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """x = g(y) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
         return self.to_latent_and_ladj(y)
 
     def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """x = g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
-        return torch.func.jvp(self.to_latent, (y,), (v,))
+        x, tangent = torch.func.jvp(self.to_latent, (y,), (v,))  # type: ignore[misc]
+        return x, tangent
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
@@ -95,15 +99,8 @@ class FlowJacobian(Chain):
 
     def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """J = G⁻¹: each layer inverted in its own way, last layer first, to a relative residual of `tolerance`."""
-        parts = [invert(part, tolerance) for part in reversed(self.parts)]
+        parts = [part.inverse(tolerance) for part in reversed(self.parts)]
         return Chain(parts, self.shape)
 
     def select(self, index: Tensor) -> LinearOperator:
         return FlowJacobian([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
-
-
-def invert(operator: LinearOperator, tolerance: float | None = None) -> LinearOperator:
-    """The inverse by the operator's own rule, or by GMRES, to a relative residual of `tolerance`."""
-    rule = getattr(operator, "inverse", None)
-    return rule(tolerance) if rule is not None else Inverse(operator, GMRES(tolerance or 1e-5, budget=400, restart=60))
-

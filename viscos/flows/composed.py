@@ -37,7 +37,9 @@ class Composed(Flow):
             total = total + ladj
         return y, total
 
-    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def to_latent_and_ladj_surrogate(
+        self, y: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         generator, total = generator or torch.Generator().manual_seed(0), y.new_zeros(len(y))
         for layer in self.layers:
             y, ladj = layer.ladj_surrogate(y, generator)
@@ -98,5 +100,5 @@ class Composed(Flow):
             layer.renormalize(iterations)
 
     def lipschitz(self) -> list[float]:
-        """A certified bound of the Lipschitz constant of each residual branch; the flow is invertible if all are < 1."""
+        """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""
         return [layer.branch.lipschitz() for layer in self.layers if isinstance(layer, Residual)]

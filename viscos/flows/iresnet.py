@@ -30,7 +30,8 @@ def iresnet(
 
     For images `shape` is (C, H, W): `blocks[s]` residual blocks (3-1-3 convolutions with `channels` in between, each
     followed by ActNorm) at each scale, a squeeze between scales (and before the first one with `first_squeeze`), all
-    undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is dense.
+    undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is
+    dense.
     `start` is the first layer: `gaussian` (whitening by a Gaussian fitted to observed entries), `standardise` (each
     entry by its observed mean and deviation) or `none`. `coefficient` bounds the norm of every linear map.
     """
@@ -78,7 +79,9 @@ def _check(
     if start not in ("gaussian", "standardise", "none"):
         raise InputError(f"flow.start is {start!r}; choose gaussian, standardise or none")
     if not 0 < coefficient < 1:
-        raise InputError(f"flow.coefficient is {coefficient}; it must lie between 0 and 1 for the flow to be invertible")
+        raise InputError(
+            f"flow.coefficient is {coefficient}; it must lie between 0 and 1 for the flow to be invertible"
+        )
     factor = 2 ** (len(blocks) - 1 + int(first_squeeze))
     if len(shape) == 3 and (shape[1] % factor or shape[2] % factor):
         raise InputError(

@@ -15,7 +15,8 @@ class Layer(nn.Module):
     """One bijection of a composed flow, written in the direction data → latent.
 
     Every layer knows its value (`forward`), products with its Jacobian at one point (`linearize`), value and product
-    in one differentiable pass (`tangent`), log-determinant (`ladj` for its value, `ladj_surrogate` for its gradient) and inverse.
+    in one differentiable pass (`tangent`), log-determinant (`ladj` for its value, `ladj_surrogate` for its gradient)
+    and inverse.
     """
 
     def forward(self, y: Tensor) -> Tensor:
@@ -63,7 +64,9 @@ class Affine(Layer):
 
     initialized: Tensor
 
-    def __init__(self, shape: tuple[int, ...], per_channel: bool = False, learn: bool = True, floor: float = 1e-2) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], per_channel: bool = False, learn: bool = True, floor: float = 1e-2
+    ) -> None:
         super().__init__()
         self.floor = floor
         size = (shape[0], *[1] * (len(shape) - 1)) if per_channel else shape

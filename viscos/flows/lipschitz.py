@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 _DENSE_BELOW = 512  # up to this many entries a convolution's norm is certified by writing its matrix out
 
 
@@ -22,7 +21,8 @@ class Bounded(nn.Module):
     """A linear map with bias whose norm is held at or below `bound`.
 
     The weight that acts is W · min(1, bound/σ(W)). The power iteration's vector is a buffer that moves only in
-    `renormalize`, so evaluating twice gives the same output. Away from gradients the weight that acts is kept until W or
+    `renormalize`, so evaluating twice gives the same output. Away from gradients the weight that acts is kept until
+    W or
     the vector changes.
     """
 
@@ -104,7 +104,9 @@ class BoundedConv2d(Bounded):
         kernel = self.effective().double()
         d = torch.Size(self.in_shape).numel()
         if d <= _DENSE_BELOW:
-            columns = self.product(torch.eye(d, dtype=kernel.dtype, device=kernel.device).view(d, *self.in_shape), kernel)
+            columns = self.product(
+                torch.eye(d, dtype=kernel.dtype, device=kernel.device).view(d, *self.in_shape), kernel
+            )
             return float(torch.linalg.matrix_norm(columns.flatten(1), ord=2))
         torus = [n + kernel.shape[-1] - 1 for n in self.in_shape[1:]]
         frequencies = torch.fft.rfft2(kernel, s=torus).permute(2, 3, 0, 1)

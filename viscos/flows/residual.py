@@ -71,9 +71,7 @@ class Branch(nn.Module):
 class BranchJacobian(LinearOperator):
     """∇h at one point."""
 
-    def __init__(
-        self, branch: Branch, slopes: list[Tensor | None], weights: list[Tensor], shape: torch.Size
-    ) -> None:
+    def __init__(self, branch: Branch, slopes: list[Tensor | None], weights: list[Tensor], shape: torch.Size) -> None:
         self.branch, self.slopes, self.weights, self.shape = branch, slopes, weights, shape
 
     def mv(self, v: Tensor) -> Tensor:
@@ -217,4 +215,3 @@ def dense_branch(d: int, hidden: int, activation: str, coefficient: float, first
     """A fully connected branch d → hidden → hidden → d."""
     maps = [BoundedLinear(a, b, coefficient) for a, b in ((d, hidden), (hidden, hidden), (hidden, d))]
     return Branch(maps, activation, flat=True, first=first)
-

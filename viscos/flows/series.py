@@ -4,7 +4,8 @@
     gradient   ∇ log det(I + A) = tr((I + A)⁻¹ ∇A) = E[uᵀ (∇A) v],   u = Σ_{k≥0} (−Aᵀ)^k v
 
 The series is cut after a fixed number of terms, or at a random one with each term weighted by one over the
-probability of reaching it (Russian roulette: Chen et al., 2019), which makes it unbiased. The terms need no graph: only the last
+probability of reaching it (Russian roulette: Chen et al., 2019), which makes it unbiased. The terms need no graph:
+only the last
 product does.
 """
 

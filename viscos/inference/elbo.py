@@ -121,5 +121,3 @@ class Objective:
 def repeat(v: Tensor, draws: int) -> Tensor:
     """The batch (B, …) once for each draw (K·B, …), draws in the outer axis."""
     return v.unsqueeze(0).expand(draws, *v.shape).flatten(0, 1)
-
-

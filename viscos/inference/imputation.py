@@ -57,7 +57,8 @@ def impute(
     """Draws completions of `batch` from q; the noise is keyed by (seed, item, draw), beginning with draw `first`.
 
     An item with nothing missing comes back unchanged, one with everything missing is a sample of the flow itself. With
-    `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not independent).
+    `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not
+    independent).
     """
     shape, like = batch.values.shape[1:], batch.values
     if antithetic:

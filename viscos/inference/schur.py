@@ -35,7 +35,8 @@ def complete(
 ) -> Completion:
     """Finds y^H with g^H(y^H; y^O) = x^H, for y (B, …) of which only O matters, and x (B, …) of which only H matters.
 
-    `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates left
+    `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates
+    left
     the numbers, `y` has the guess instead, marked as failed: it cannot harm what is computed from the batch.
     """
     equation = LatentEquation.build(flow, y, hidden, x)
@@ -48,10 +49,13 @@ def complete(
 
 
 @torch.no_grad()
-def log_evidence_term(flow: Flow, y: Tensor, hidden: Tensor, generator: torch.Generator, exact_below: int = 1024) -> Tensor:
+def log_evidence_term(
+    flow: Flow, y: Tensor, hidden: Tensor, generator: torch.Generator, exact_below: int = 1024
+) -> Tensor:
     """log p₀(x^O) + log|det G| − log|det G^HH| (B,), without a gradient: what the bound adds to log p₀(x^H) − log q.
 
-    Exact up to `exact_below` entries an item, where it costs as many products; else by the flow's own estimate and Lanczos quadrature.
+    Exact up to `exact_below` entries an item, where it costs as many products; else by the flow's own estimate and
+    Lanczos quadrature.
     """
     x, G = flow.linearize(y)
     if y[0].numel() <= exact_below:

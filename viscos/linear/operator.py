@@ -31,6 +31,12 @@ class LinearOperator:
         """The matrices of the items at `index`."""
         return _Selected(self, index)
 
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """A⁻¹ as an operator, to a relative residual of `tolerance`; by GMRES unless the operator knows better."""
+        from viscos.linear.gmres import GMRES  # a solver needs operators first
+
+        return Inverse(self, GMRES(tolerance or 1e-5, budget=400, restart=60))
+
     @property
     def T(self) -> LinearOperator:
         """Aᵀ."""
@@ -106,7 +112,8 @@ class SharedSymmetric(LinearOperator):
     def mv(self, v: Tensor) -> Tensor:
         return (v.flatten(1) @ self.matrix).reshape(v.shape)
 
-    rmv = mv
+    def rmv(self, u: Tensor) -> Tensor:
+        return self.mv(u)
 
     def select(self, index: Tensor) -> LinearOperator:
         return SharedSymmetric(self.matrix, (len(index), *self.shape[1:]))
@@ -122,7 +129,8 @@ class Diagonal(LinearOperator):
     def mv(self, v: Tensor) -> Tensor:
         return self.scale * v
 
-    rmv = mv
+    def rmv(self, u: Tensor) -> Tensor:
+        return self.scale * u
 
     def select(self, index: Tensor) -> LinearOperator:
         return Diagonal(self.scale if len(self.scale) == 1 else self.scale[index], len(index))

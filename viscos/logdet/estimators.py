@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from viscos.flows.bijection import Flow, invert
+from viscos.flows.bijection import Flow
 from viscos.flows.series import rademacher
 from viscos.logdet.block import BlockSolver
 from viscos.solution import item_dot
@@ -24,9 +24,7 @@ from viscos.solution import item_dot
 class LogDetEstimator(Protocol):
     """Anything that gives the gradient of log|det J^OO|."""
 
-    def surrogate(
-        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x = g(y) (B, …) and the surrogate (B,), both differentiable in y (B, …) and in the flow's parameters."""
         ...
 
@@ -35,9 +33,7 @@ class LogDetEstimator(Protocol):
 class Exact:
     """The dense Jacobian and `slogdet`: for few entries, and for tests."""
 
-    def surrogate(
-        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x and log|det J^OO| itself."""
         batch, d = len(y), y[0].numel()
         basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
@@ -58,9 +54,7 @@ class CLADE:
 
     probes: int = 1
 
-    def surrogate(
-        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         x, ladj = flow.to_latent_and_ladj_surrogate(y, generator)
         total = -ladj
@@ -87,12 +81,10 @@ class NLADE:
     tolerance: float = 1e-3
     """Relative residual of the products with J, layer by layer; a probe need not be known better than its noise."""
 
-    def surrogate(
-        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         total, x = y.new_zeros(len(y)), None
-        J = invert(block.G, self.tolerance)
+        J = block.G.inverse(self.tolerance)
         for _ in range(self.probes):
             v = rademacher(y, generator, ~block.hidden)
             with torch.no_grad():
@@ -110,9 +102,7 @@ class Auto:
     probes: int = 1
     exact_below: int = 16
 
-    def surrogate(
-        self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         return self.choose(block.hidden).surrogate(flow, y, block, generator)
 

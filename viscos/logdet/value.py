@@ -18,8 +18,12 @@ def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def lanczos_value(
-    operator: LinearOperator, like: Tensor, generator: torch.Generator, mask: Tensor | None = None,
-    steps: int = 24, probes: int = 1,
+    operator: LinearOperator,
+    like: Tensor,
+    generator: torch.Generator,
+    mask: Tensor | None = None,
+    steps: int = 24,
+    probes: int = 1,
 ) -> Tensor:
     """An estimate of log|det A| = ½ tr log(AᵀA) (B,) by stochastic Lanczos quadrature (Ubaru, Chen and Saad, 2017).
 
@@ -64,8 +68,13 @@ def _quadrature(operator: LinearOperator, v: Tensor, steps: int) -> Tensor:
 
 @torch.no_grad()
 def log_abs_det_block(
-    operator: LinearOperator, hidden: Tensor, like: Tensor, generator: torch.Generator, exact_below: int = 1024,
-    steps: int = 24, probes: int = 1,
+    operator: LinearOperator,
+    hidden: Tensor,
+    like: Tensor,
+    generator: torch.Generator,
+    exact_below: int = 1024,
+    steps: int = 24,
+    probes: int = 1,
 ) -> Tensor:
     """log|det A^HH| (B,): exactly up to `exact_below` entries an item, else by Lanczos quadrature."""
     block = Block(operator, hidden)

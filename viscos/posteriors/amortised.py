@@ -25,7 +25,8 @@ class Amortised(Posterior):
     each entry, so we read that the network works on squeezed images. `channels` are those of all layers but
     the last, whose number follows from the image.
 
-    What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian fitted to
+    What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
+    fitted to
     observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean of q is
     g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     """
@@ -35,11 +36,17 @@ class Amortised(Posterior):
     precision: Tensor
 
     def __init__(
-        self, shape: Sequence[int], channels: Sequence[int] = (4, 8, 16, 32), gaussian: bool = True, residual: bool = False
+        self,
+        shape: Sequence[int],
+        channels: Sequence[int] = (4, 8, 16, 32),
+        gaussian: bool = True,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         if len(shape) != 3:
-            raise InputError(f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder")
+            raise InputError(
+                f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder"
+            )
         self.shape = torch.Size(shape)
         self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2

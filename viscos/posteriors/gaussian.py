@@ -49,7 +49,8 @@ class LatentGaussian:
     def log_prob_path(self, noise: Tensor, x: Tensor) -> Tensor:
         """log q(x^H) (K, B), differentiable through the draw x alone.
 
-        Leaving out the dependence on the parameters themselves, whose expected gradient is zero, takes the noise out of the
+        Leaving out the dependence on the parameters themselves, whose expected gradient is zero, takes the noise out
+        of the
         gradient where q is exact ("sticking the landing", Roeder, Wu and Duvenaud, 2017).
         """
         score = -self.unscaled_transposed(self.masked(noise)).detach()
@@ -118,9 +119,9 @@ class FullGaussian(LatentGaussian):
         return (self._lower() @ noise.flatten(2).unsqueeze(-1)).view_as(noise)
 
     def unscaled_transposed(self, noise: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(
-            self._lower().mT, noise.flatten(2).unsqueeze(-1), upper=True
-        ).view_as(noise)
+        return torch.linalg.solve_triangular(self._lower().mT, noise.flatten(2).unsqueeze(-1), upper=True).view_as(
+            noise
+        )
 
     def log_scale_sum(self) -> Tensor:
         return torch.where(self.hidden.flatten(1), self.factor.diagonal(dim1=1, dim2=2), 0).sum(1)

@@ -29,7 +29,7 @@ class PerItem(Posterior):
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
         if batch.values.shape != self.mean.shape:
             raise InputError(
-                f"this posterior was made for a batch of shape {tuple(self.mean.shape)}, got {tuple(batch.values.shape)}"
+                f"this posterior is for a batch of shape {tuple(self.mean.shape)}, got {tuple(batch.values.shape)}"
             )
         return self.distribution(batch.hidden)
 
@@ -68,7 +68,9 @@ class Full(PerItem):
         super().__init__(like)
         d = like[0].numel()
         if d > largest:
-            raise InputError(f"posterior=full needs {d}² numbers an item; take posterior=householder above {largest} entries")
+            raise InputError(
+                f"posterior=full needs {d}² numbers an item; take posterior=householder above {largest} entries"
+            )
         self.factor = nn.Parameter(like.new_zeros(len(like), d, d))
 
     def distribution(self, hidden: Tensor) -> LatentGaussian:

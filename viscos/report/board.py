@@ -20,7 +20,9 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._writer.close()
 
     def scalars(self, group: str, figures: dict[str, float], step: int) -> None:

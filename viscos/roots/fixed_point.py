@@ -25,7 +25,8 @@ class _State:
 class AlternatingFixedPoint:
     """Algorithm 1 of the paper (section 2.1), with its schedule α = β = 0.5 · 0.95^k (section 3).
 
-    Two departures. ỹ^H, which the algorithm uses before setting it, starts at y^H. And the iteration stops on the residual of
+    Two departures. ỹ^H, which the algorithm uses before setting it, starts at y^H. And the iteration stops on the
+    residual of
     the equation: the damping shrinks every step, so a small step says nothing about convergence.
     """
 
@@ -39,7 +40,7 @@ class AlternatingFixedPoint:
 
     def solve(self, equation: LatentEquation, start: Tensor | None = None) -> Solution:
         """Solves the equation; without a `start` from y^H = f^H(0, x^H), as the paper does."""
-        cost = 0.0
+        cost: Tensor | float = 0.0
         if start is None:
             inverse = equation.flow.to_data(torch.where(equation.hidden, equation.x, 0))
             start, cost = torch.where(equation.hidden, inverse.value, 0), inverse.evaluations

@@ -1,0 +1,109 @@
+"""`viscos bench`: times the parts on this machine."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from viscos import atomic
+from viscos.bench import product_row, solver_row, step_row
+from viscos.build import build
+from viscos.commands.common import load_images, make_masks, use_machine, versions
+from viscos.commands.progress import bar
+from viscos.conditional import SOLVERS
+from viscos.data.datasets import Images
+from viscos.data.incomplete import IncompleteImages
+from viscos.gaussian import Gaussian
+from viscos.inference import Objective
+from viscos.model import Model
+from viscos.posteriors import Amortised
+from viscos.trained import load
+
+
+def run(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Measures; returns the record that `bench.json` holds."""
+    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    if cfg["checkpoint"]:
+        trained = load(cfg["checkpoint"], device)
+        model, dataset = trained.model, trained.cfg["dataset"]
+    else:
+        model, dataset = None, cfg["dataset"]
+    train = load_images(dataset, "train", 2000)
+    test = load_images(dataset, "test", cfg["items"])
+    model = model or _untrained(cfg, train).to(device)
+    record = {
+        "dataset": dataset["name"],
+        "checkpoint": cfg["checkpoint"],
+        "solvers": _solvers(cfg, model, test, device),
+        "products": product_row(model.flow, train.values[: cfg["batch_size"]].to(device), cfg["repeats"]),
+        "step": _step(cfg, model, train),
+        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads(), "device": str(device)},
+        "versions": versions(),
+    }
+    atomic.write_json(run_dir / "bench.json", record)
+    print(table(record))
+    print(f"figures in {run_dir / 'bench.json'}")
+    return record
+
+
+def _untrained(cfg: dict[str, Any], train: Images) -> Model:
+    model = Model(build(cfg["flow"], train.shape), Amortised(train.shape), None)
+    observed = torch.ones_like(train.values, dtype=torch.bool)
+    model.prepare(train.values, observed, Gaussian.from_complete(train.values, noise=0.05, floor=0.0025))
+    return model
+
+
+def _solvers(cfg: dict[str, Any], model: Model, test: Images, device: torch.device) -> list[dict[str, Any]]:
+    masks: dict[str, dict[str, Any]] = {
+        f"{100 * rate:g} %": {"_target_": "viscos.data.masks.RandomMask", "missing": rate} for rate in cfg["rates"]
+    }
+    if cfg["center"]:
+        n = cfg["center"]
+        masks[f"centre {n} × {n}"] = {"_target_": "viscos.data.masks.CenterMask", "size": n}
+    rows = []
+    with bar("solving", len(masks) * len(cfg["solvers"])) as progress:
+        for label, mask in masks.items():
+            observed = make_masks(mask, test, cfg["seed"], "bench").to(device)
+            for name in cfg["solvers"]:
+                row = solver_row(model.flow, test.values.to(device), observed, SOLVERS[name](), cfg["seed"])
+                rows.append({"missing": label, "solver": name, **row})
+                progress.update(len(rows), {"evaluations": row["evaluations"]})
+    return rows
+
+
+def _step(cfg: dict[str, Any], model: Model, train: Images) -> dict[str, Any]:
+    rate = max(cfg["rates"])
+    mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
+    data = IncompleteImages(train.values, make_masks(mask, train, cfg["seed"], "train"), train.labels)
+    if model.posterior is None:
+        posterior = Amortised(train.shape, gaussian=False)
+        model = Model(model.flow, posterior.to(next(model.parameters()).device), None)
+    return {"missing": rate, **step_row(model, data, Objective(), cfg["batch_size"], cfg["repeats"])}
+
+
+def table(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    masks = list(dict.fromkeys(row["missing"] for row in record["solvers"]))
+    cells = {(row["solver"], row["missing"]): row for row in record["solvers"]}
+    lines = [f"| evaluations a solve | {' | '.join(masks)} |", "| --- " * (len(masks) + 1) + "|"]
+    for solver in dict.fromkeys(row["solver"] for row in record["solvers"]):
+        lines.append(f"| {solver} | {' | '.join(_cell(cells[solver, mask]) for mask in masks)} |")
+    p, s = record["products"], record["step"]
+    lines += [
+        "",
+        f"forward pass {1000 * p['forward_seconds']:.1f} ms; in forward passes: linearisation {p['linearize']:.2f}, "
+        f"G v {p['G v']:.2f}, Gᵀ u {p['GT u']:.2f}, inverse {p['inverse']:.2f}",
+        f"step of training at {100 * s['missing']:g} % missing: {s['seconds']:.2f} s, "
+        f"{s['forward_passes']:.0f} forward passes; peak memory {s['peak_memory_gib']:.2f} GiB",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    text = f"{row['evaluations']:.0f}"
+    if row["fallback"]:
+        text += f" ({100 * row['fallback']:.0f} % fallback)"
+    return text if row["converged"] == 1 else text + f" ({100 * (1 - row['converged']):.0f} % failed)"

@@ -1,0 +1,60 @@
+"""Trained models, from checkpoints and to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from viscos import checkpoint, runs
+from viscos.errors import InputError
+from viscos.gaussian import Gaussian
+from viscos.model import Model, build_model
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model read back from a checkpoint: `model.flow`, `model.posterior`, `model.classifier`."""
+
+    model: Model
+    cfg: dict[str, Any]
+    state: dict[str, Any]
+    path: Path
+
+    @property
+    def baseline(self) -> Gaussian | None:
+        """The Gaussian that was fitted to the observed training entries."""
+        return restore_gaussian(self.state)
+
+
+def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
+    """The model of a run folder or checkpoint file, on `device`, ready for use.
+
+    Raises `InputError` if there is no checkpoint, or it cannot be read.
+    """
+    file = runs.find_checkpoint(path)
+    state = checkpoint.load(file, device)
+    try:
+        cfg, shape = state["config"], tuple(state["shape"])
+        model = build_model(cfg, shape, state["classes"], state["parts"]["posterior"] is not None)
+    except KeyError as error:
+        raise InputError(f"{str(file)!r} lacks {error}; it is not a checkpoint of `viscos train`") from error
+    model.load_parts(state["parts"])
+    return Trained(model.to(device).eval(), cfg, state, file)
+
+
+def model_state(
+    model: Model, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, gaussian: Gaussian
+) -> dict[str, Any]:
+    """What `read_model` needs, in plain containers."""
+    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
+    fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
+    return {"config": kept, "shape": list(shape), "classes": classes, "parts": model.parts(), "gaussian": fitted}
+
+
+def restore_gaussian(state: dict[str, Any]) -> Gaussian | None:
+    """The Gaussian of a checkpoint."""
+    fitted = state.get("gaussian")
+    return None if fitted is None else Gaussian(fitted["mean"].cpu().double(), fitted["covariance"].cpu().double())
