@@ -318,6 +318,28 @@ class Saturated(Poisoned):
         return 20 * t, ladj + (1 - t.square()).clamp_min(1e-30).log().flatten(1).sum(1)
 
 
+def test_a_failed_item_harms_no_inference_network():
+    flow = Poisoned(residual_flow("image"))
+    y = normal(3, 1, 4, 4, seed=1)
+    y[1, 0, 0, 0] = 200.0
+    observed = torch.ones(4, 4, dtype=torch.bool)
+    observed[1:3, 1:] = False
+    batch, noise, rows = incomplete(y, observed), normal(1, 3, 1, 4, 4, seed=2), torch.tensor([0, 2])
+    network = Amortised((1, 4, 4), channels=(3, 4), gaussian=False).double()
+    for k, p in enumerate(network.parameters()):
+        p.data.add_(0.1 * normal(*p.shape, seed=k))
+    parameters = [p for p in (*network.parameters(), *flow.parameters()) if p.requires_grad]
+
+    def gradients(batch, noise):
+        step = TIGHT.step(flow, batch, network(batch, flow), noise, generator(0))
+        return step.ok, torch.autograd.grad(step.surrogate.sum(), parameters)
+
+    ok, found = gradients(batch, noise)
+    assert ok.tolist() == [True, False, True]
+    for a, b in zip(found, gradients(batch.select(rows), noise[:, rows])[1], strict=True):
+        assert torch.allclose(a, b, atol=1e-8)
+
+
 def test_a_batch_in_which_all_fail_has_a_zero_gradient():
     flow = Poisoned(residual_flow("vector"))
     y = normal(2, 5).index_fill(1, torch.tensor([0]), 200.0)

@@ -29,7 +29,7 @@ TIGHT = 1e-9
 SOLVERS = {
     "anderson": anderson(TIGHT),
     "newton_krylov": newton_krylov(TIGHT),
-    "paper": paper(TIGHT),
+    "paper": paper(TIGHT, budget=200),
     "newton on the data": OnData(NewtonKrylov(TIGHT)),
     "anderson alone": Anderson(TIGHT, budget=200),
     "algorithm 1 alone": AlternatingFixedPoint(TIGHT, decay=1.0),

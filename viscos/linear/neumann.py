@@ -24,7 +24,7 @@ class Neumann:
     """
 
     tolerance: float | None = None
-    """Relative residual at which the series is cut; by default the paper's, 1e-5 in single, 1e-10 in double precision."""
+    """Relative residual at which the series is cut: by default the paper's, 1e-5, or 1e-10 in double precision."""
     budget: float = 200
     """Products an item."""
     patience: int = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -52,7 +53,7 @@ class Amortised(Posterior):
         c = shape[0] * self.factor**2
         widths = [2 * c, *channels, 2 * c]
         self.residual = residual
-        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(widths))
         nn.init.zeros_(self.layers[-1].weight)  # type: ignore[arg-type]
         nn.init.zeros_(self.layers[-1].bias)  # type: ignore[arg-type]
         d = self.shape.numel() if gaussian else 0
@@ -93,4 +94,8 @@ class Amortised(Posterior):
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
         guess, log_scale = self._outputs(batch)
-        return DiagonalGaussian(flow.to_latent(guess), batch.hidden, log_scale, start=guess.detach())
+        mean = flow.to_latent(guess)
+        sane = torch.isfinite(mean).flatten(1).all(1)
+        if not bool(sane.all()):  # else 0 · NaN would stand in the gradient of shared parameters
+            mean = torch.zeros_like(mean).index_put((sane.nonzero().flatten(),), flow.to_latent(guess[sane]))
+        return DiagonalGaussian(mean, batch.hidden, log_scale, start=guess.detach())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class NewtonKrylov:
     """Largest absolute entry of the residual that counts as solved."""
     budget: float = 500
     """Evaluations of the network and products with its Jacobian an item."""
-    linear_solver: LinearSolver = GMRES(tolerance=1e-2, budget=60)
+    linear_solver: LinearSolver = field(default_factory=lambda: GMRES(tolerance=1e-2, budget=60))
     """Solves for the direction; it need not be exact."""
     halvings: int = 8
     """How often a step may be halved."""
