@@ -20,6 +20,12 @@ from viscos.roots import anderson, newton_krylov
 TIGHT = Objective(anderson(1e-12, 200), Exact(), GMRES(1e-13, budget=500), path_gradient=False)
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Layers draw their first weights from torch's own generator."""
+    torch.manual_seed(0)
+
+
 # -------------------------------------------------------------------------------------------- the affine flow, exactly
 
 
@@ -84,7 +90,7 @@ def test_the_fitted_bound_comes_near_the_evidence(posterior):
     evidence = flow.gaussian().log_prob_observed(y, ~hidden)
     conditional = viscos.condition(flow, y, ~hidden, posterior=posterior, lad="exact", solver=anderson(1e-9, 100))
     before = conditional.bound(64)
-    conditional.fit(300, learning_rate=3e-2)
+    conditional.fit(200, learning_rate=5e-2)
     gap = evidence - conditional.bound(64)
     print(f"{posterior}: gap {gap.tolist()}")
     assert (gap <= evidence - before + 1e-9).all()
@@ -202,7 +208,7 @@ def test_the_gradient_of_the_bound_against_central_differences(name):
     parameters = [p for p in (*posterior.parameters(), *flow.parameters()) if p.requires_grad]
     grads = torch.autograd.grad(total, parameters, allow_unused=True)
     assert step.ok.all()  # the adjoint solves too
-    e = 1e-3
+    e = 1e-3 if name != "amortised" else 1e-5  # no step over a kink of its ReLUs
     for k, (p, g) in enumerate(zip(parameters, grads, strict=True)):
         direction = normal(*p.shape, seed=100 + k)
         direction /= direction.norm()

@@ -11,6 +11,12 @@ from viscos.flows import lipschitz as module
 from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Layers draw their first weights from torch's own generator."""
+    torch.manual_seed(0)
+
+
 def dense_norm(linear):
     """The largest singular value of the map that acts, written out column by column."""
     d = linear.u.numel()

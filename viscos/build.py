@@ -8,12 +8,15 @@ from typing import Any
 
 from viscos.errors import InputError
 
+PARTS = ("viscos.flows", "viscos.posteriors", "viscos.roots", "viscos.logdet", "viscos.data.masks")
+"""Where described objects come from. Descriptions are read from checkpoints too, so nothing else may be called."""
+
 
 def build(spec: dict[str, Any], *args: Any, **extra: Any) -> Any:
     """Calls `spec["_target_"]` with `args`, the other entries (built first where they are descriptions) and `extra`.
 
-    Only names inside `viscos` are accepted, since descriptions are read from checkpoints too. Raises `InputError` for a
-    name that does not exist or an argument that it does not take.
+    Only what `PARTS` define is accepted. Raises `InputError` for a name that they do not have, or an argument that it
+    does not take.
     """
     target = str(spec.get("_target_", ""))
     function = _find(target)
@@ -30,11 +33,18 @@ def _part(value: Any) -> Any:
     return build(value) if isinstance(value, dict) and "_target_" in value else value
 
 
+def _inside(module: str) -> bool:
+    return any(module == part or module.startswith(f"{part}.") for part in PARTS)
+
+
 def _find(target: str) -> Any:
     module, _, name = target.rpartition(".")
-    if module != "viscos" and not module.startswith("viscos."):
-        raise InputError(f"_target_ is {target!r}; it must name something inside viscos")
+    if not _inside(module):
+        raise InputError(f"_target_ is {target!r}; it must name something in {', '.join(PARTS)}")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(f"_target_ is {target!r}, which viscos does not have") from error
+    if not callable(found) or not _inside(str(getattr(found, "__module__", ""))):
+        raise InputError(f"_target_ is {target!r}, which is not a part of viscos that can be made")
+    return found

@@ -80,6 +80,8 @@ class Model(nn.Module):
 def build_model(cfg: dict[str, Any], shape: Sequence[int], classes: int, incomplete: bool) -> Model:
     """The model that the settings describe, for items of `shape`."""
     flow = build(cfg["flow"], shape)
+    if incomplete and not str(cfg["posterior"]["_target_"]).endswith(".Amortised"):
+        raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
     posterior = build(cfg["posterior"], shape) if incomplete else None
     classifier = Classifier(torch.Size(shape).numel(), classes) if classes > 1 else None
     return Model(flow, posterior, classifier)

@@ -81,16 +81,19 @@ class Trainer:
         return self.plan.total(len(self.data))
 
     def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
-        """Trains from where it stands to the end; calls `after` each step and `epoch_end` after each epoch."""
+        """Trains from where it stands to the end; calls `epoch_end` after each epoch, and `after` each step.
+
+        The step is whole when either is called: they may save the state, and end the run by an exception.
+        """
         per_epoch = self.plan.steps_per_epoch(len(self.data))
         self.model.train()
         for batch in self._remaining():
             report = self._advance(batch)
             self.step += 1
-            after(report)
             if self.step % per_epoch == 0 or self.step == self.total:
                 self._check_lipschitz()
                 epoch_end(self.step // per_epoch)
+            after(report)
 
     def _remaining(self) -> Iterator[Incomplete]:
         per_epoch, size = self.plan.steps_per_epoch(len(self.data)), self.plan.batch_size

@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"{label}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"{label}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
 
 

@@ -100,7 +100,7 @@ def device(value: Any) -> str | None:
 
 RULES: dict[str, Rule] = {
     "missing": optional(number(0, 1)),
-    "epochs": integer(1),
+    "epochs": optional(integer(1)),
     "batch_size": integer(1),
     "learning_rate": number(0, inside=True),
     "schedule": one_of(CHOICES["schedule"]),
@@ -128,6 +128,7 @@ RULES: dict[str, Rule] = {
     "dataset.download": flag,
     "dataset.noise": either(number(0), one_of(("uniform",))),
     "dataset.levels": integer(2),
+    "dataset.epochs": integer(1),
     "posterior.gaussian": flag,
     "posterior.residual": flag,
     "mask.missing": optional(number(0, 1)),

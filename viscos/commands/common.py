@@ -26,6 +26,9 @@ def use_machine(cfg: dict[str, Any]) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device is {name}, but torch sees no GPU here; use device=cpu")
+    number = name.partition(":")[2]
+    if number and int(number) >= torch.cuda.device_count():
+        raise InputError(f"device is {name}, but torch sees {torch.cuda.device_count()} GPU here, numbered from 0")
     return torch.device(name)
 
 
@@ -50,6 +53,8 @@ def chosen_mask(cfg: dict[str, Any]) -> dict[str, Any] | None:
         return None if rate is None else {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
     if mask["_target_"].endswith(".RandomMask") and mask["missing"] is None:
         raise InputError("mask=random needs a rate, e.g. missing=0.5")
+    if rate is not None and not mask["_target_"].endswith(".RandomMask"):
+        raise InputError(f"missing={rate} is for mask=random, and another mask is given too; leave one of them out")
     return mask
 
 

@@ -44,7 +44,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     with Log(run_dir) as log:
         log.record("test", record, 0)
         if first is not None:
-            log.image("test/completions", save_grid(run_dir / "completions.png", test, observed, first), 0)
+            log.image("test/completions", save_grid(run_dir / "completions.png", test.values, observed, first), 0)
     atomic.write_json(run_dir / "metrics.json", record | {"seed": cfg["seed"], "versions": versions()})
     print(summary(record))
     print(f"figures in {run_dir / 'metrics.json'}")

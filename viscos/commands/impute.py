@@ -28,6 +28,9 @@ from viscos.posteriors import Posterior
 from viscos.report.board import Log
 from viscos.trained import Trained, load
 
+TEST_ITEMS = 16
+"""Test items to complete unless the settings say how many."""
+
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
@@ -54,7 +57,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         }
         _save(run_dir, images, observed, done)
         log.record("impute", record, cfg["steps"])
-        log.image("impute/completions", save_grid(run_dir / "completions.png", images, observed, done), cfg["steps"])
+        truth = torch.where(known, images.values, float("nan"))
+        log.image("impute/completions", save_grid(run_dir / "completions.png", truth, observed, done), cfg["steps"])
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
     print(f"completions in {run_dir / 'completions.npz'}, picture in {run_dir / 'completions.png'}")
@@ -65,7 +69,7 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tenso
     """What to complete, where it is known at all, and what is observed of it."""
     mask = chosen_mask(cfg)
     if cfg["input"] is None:
-        images = load_images(trained.cfg["dataset"], "test", cfg["items"])
+        images = load_images(trained.cfg["dataset"], "test", cfg["items"] or TEST_ITEMS)
         return images, torch.ones_like(images.values, dtype=torch.bool), test_masks(trained, cfg, images)
     images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
     if mask is None and bool(known.all()):

@@ -1,42 +1,99 @@
-"""Progress bars with the numbers that matter."""
+"""Progress with the numbers that matter."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+INTERVAL = 30.0
+"""Seconds between two lines where there is no terminal."""
 
 
 class Bar:
-    """One bar; `update` sets how far it is and its figures."""
+    """How far a loop is, and its figures; `update` takes both, and figures that are not given stay."""
 
-    def __init__(self, progress: Progress, task: int) -> None:
-        self._progress, self._task = progress, task
+    def __init__(self, what: str, total: int, done: int) -> None:
+        self.what, self.total, self.done = what, total, done
         self._figures: dict[str, float] = {}
 
     def update(self, done: int, figures: dict[str, float] | None = None) -> None:
-        """`done` of the total; figures that are not given stay."""
+        """`done` of the total."""
+        self.done = done
         self._figures |= figures or {}
-        text = "  ".join(f"{name} {value:.4g}" for name, value in self._figures.items())
-        self._progress.update(self._task, completed=done, figures=text)  # type: ignore[arg-type]
+        self.show()
+
+    @property
+    def figures(self) -> str:
+        """The figures in a line."""
+        return "  ".join(f"{name} {value:.3g}" for name, value in self._figures.items())
+
+    def show(self) -> None:
+        """Brings what is seen up to date."""
+
+
+class _Drawn(Bar):
+    """A bar that is drawn again and again, on a terminal."""
+
+    def __init__(self, what: str, total: int, done: int, progress: Progress) -> None:
+        super().__init__(what, total, done)
+        self._progress = progress
+        self._task: TaskID = progress.add_task(what, total=total, completed=done, figures="")
+
+    def show(self) -> None:
+        self._progress.update(self._task, completed=self.done, figures=self.figures)
+
+
+class _Lines(Bar):
+    """A plain line now and then, in a log file."""
+
+    def __init__(self, what: str, total: int, done: int, console: Console) -> None:
+        super().__init__(what, total, done)
+        self._console, self._first = console, done
+        self._began = self._last = time.monotonic()
+        self._shown = -1
+
+    def show(self) -> None:
+        if time.monotonic() - self._last >= INTERVAL:
+            self.write()
+
+    def write(self) -> None:
+        """A line, unless this one stands there already."""
+        if self.done == self._shown:
+            return
+        self._last, self._shown = time.monotonic(), self.done
+        spent, fresh, to_do = self._last - self._began, self.done - self._first, self.total - self.done
+        left = f", {_clock(spent / fresh * to_do)} left" if fresh and to_do else ""
+        line = f"{self.what} {self.done}/{self.total} in {_clock(spent)}{left}  {self.figures}"
+        print(line.rstrip(), file=self._console.file, flush=True)
 
 
 @contextmanager
-def bar(what: str, total: int, done: int = 0) -> Iterator[Bar]:
-    """A bar on standard error; where that is not a terminal, one line at the end."""
-    console = Console(file=sys.stderr)
+def bar(what: str, total: int, done: int = 0, console: Console | None = None) -> Iterator[Bar]:
+    """A bar on standard error; where that is no terminal, a line every half minute and one at the end."""
+    console = console or Console(file=sys.stderr)
+    if not console.is_terminal:
+        lines = _Lines(what, total, done, console)
+        try:
+            yield lines
+        finally:
+            lines.write()
+        return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("left  {task.fields[figures]}"),
     )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        task = progress.add_task(what, total=total, completed=done, figures="")
-        yield Bar(progress, task)
+        yield _Drawn(what, total, done, progress)
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from viscos.data.datasets import Images
 from viscos.inference import Completions
 from viscos.report.grid import completion_grid, save_png
 
@@ -22,13 +21,16 @@ _ROWS = (
 
 
 def save_grid(
-    path: Path, images: Images, observed: Tensor, done: Completions, items: int = 16, draws: int = 4
+    path: Path, truth: Tensor, observed: Tensor, done: Completions, items: int = 16, draws: int = 4
 ) -> Tensor:
-    """Writes originals, masked images, draws and means as a PNG; returns the picture (3, H, W)."""
+    """Writes originals, masked images, draws and means as a PNG; returns the picture (3, H, W).
+
+    `truth` is NaN where not even the original is known.
+    """
     n = min(items, done.draws.shape[1])
     # Antithetic draws come in pairs; every second one shows independent draws.
     shown = done.draws[::2][:draws, :n].cpu() if len(done.draws) > 1 else done.draws[:, :n].cpu()
-    grid = completion_grid(images.values[:n], observed[:n], shown, done.mean()[:n].cpu())
+    grid = completion_grid(truth[:n], observed[:n], shown, done.mean()[:n].cpu())
     save_png(path, grid)
     return grid
 

@@ -17,6 +17,7 @@ from viscos.commands.common import (
     use_machine,
     versions,
 )
+from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
 from viscos.data.datasets import Images
@@ -36,6 +37,7 @@ from viscos.trained import model_state, restore_gaussian
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"]}
     train = load_images(cfg["dataset"], "train", cfg["train_items"])
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
@@ -51,38 +53,53 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg))
     if state is not None:
         trainer.load_state(state["trainer"])
-    if state is None:
-        runs.save_config(run_dir, cfg)
+        if trainer.step > trainer.total:
+            raise InputError(
+                f"epochs={cfg['epochs']} are {trainer.total} steps, and the run has done {trainer.step} already"
+            )
+    runs.save_config(run_dir, cfg | {"resume": None})
+    for split, mask in (("train", observed), ("test", test_observed)):
+        save_masks(run_dir / f"masks_{split}.npz", mask)
     print(f"{len(data)} items, {trainer.total} steps, {_count(model)} parameters; run folder {run_dir}", flush=True)
-    return _go(cfg, run_dir, trainer, gaussian, test, test_observed)
+    spent = 0.0 if state is None else state.get("seconds", 0.0)
+    try:
+        return _go(cfg, run_dir, trainer, gaussian, test, test_observed, spent)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; `viscos train resume={run_dir}` goes on") from None
 
 
 def _go(
-    cfg: dict[str, Any], run_dir: Path, trainer: Trainer, gaussian: Gaussian, test: Images, observed: Tensor
+    cfg: dict[str, Any],
+    run_dir: Path,
+    trainer: Trainer,
+    gaussian: Gaussian,
+    test: Images,
+    observed: Tensor,
+    spent: float,
 ) -> dict[str, Any]:
-    model, began = trainer.model, time.monotonic()
+    model, began = trainer.model, time.monotonic() - spent
 
     def save(epoch: int = 0) -> None:
         parts = model_state(model, cfg, test.shape, test.classes, gaussian)
-        checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state()})
+        seconds = time.monotonic() - began
+        checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
 
     save()
-    with Log(run_dir) as log:
-        try:
-            with bar("training", trainer.total, trainer.step) as progress:
+    with Log(run_dir, trainer.step) as log:
+        with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:
 
-                def after(report: Report) -> None:
-                    shown = {}
-                    if report.step % cfg["log_every"] == 0:
-                        shown = _bound(model, trainer.objective, report, cfg["seed"])
-                        log.scalars("train", report.loss | report.solver | shown, report.step)
-                    shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
-                    progress.update(report.step + 1, shown)
+            def after(report: Report) -> None:
+                shown = {}
+                if report.step % cfg["log_every"] == 0:
+                    shown = _bound(model, trainer.objective, report, cfg["seed"])
+                    log.scalars("train", report.loss | report.solver | shown, report.step)
+                shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
+                progress.update(report.step + 1, shown)
+                if interrupted():
+                    save()
+                    raise KeyboardInterrupt
 
-                trainer.run(after, save)
-        except KeyboardInterrupt:
-            save()
-            raise
+            trainer.run(after, save)
         seconds = time.monotonic() - began
         record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
     record |= {
@@ -112,23 +129,19 @@ def _measure(
             trainer.model, test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
         )
     if first is not None:
-        grid = save_grid(run_dir / "completions.png", test, observed, first)
+        grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
     log.record("test", record, trainer.step)
     return {"command": "train", "dataset": cfg["dataset"]["name"], **record}
 
 
 def _masks(cfg: dict[str, Any], run_dir: Path, train: Images, test: Images) -> tuple[Tensor, Tensor]:
-    """The masks of both splits: saved with a new run, read back and compared when a run goes on."""
+    """The masks of both splits; of a run that goes on, they must be those that it saved."""
     masks = []
     for split, images in (("train", train), ("test", test)):
         made, path = make_masks(cfg["mask"], images, cfg["seed"], split), run_dir / f"masks_{split}.npz"
-        if cfg["resume"]:
-            saved = load_masks(path)
-            if mask_hash(saved) != mask_hash(made):
-                raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
-        else:
-            save_masks(path, made)
+        if cfg["resume"] and mask_hash(load_masks(path)) != mask_hash(made):
+            raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
         masks.append(made)
     if not bool(masks[0].flatten(1).any()):
         raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
@@ -141,7 +154,9 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any]
     noise = cfg["dataset"]["noise"]
     spread = 0.0 if noise == "uniform" else float(noise)
     known = torch.where(data.observed, data.values, 0)
-    return Gaussian.from_incomplete(known, data.observed, floor=cfg["gaussian_floor"], noise=spread)
+    fitted = Gaussian.from_incomplete(known, data.observed, floor=cfg["gaussian_floor"], noise=spread)
+    # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
+    return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
 def _plan(cfg: dict[str, Any]) -> Plan:

@@ -36,7 +36,7 @@ class RandomMask:
     missing: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.missing <= 1:
+        if self.missing is None or not 0 <= self.missing <= 1:
             raise InputError(f"missing is {self.missing}; give the share of hidden entries, from 0 to 1")
 
     def __call__(self, shape: Shape, n: int, seed: int, split: str) -> Tensor:

@@ -36,7 +36,7 @@ def iresnet(
     entry by its observed mean and deviation) or `none`. `coefficient` bounds the norm of every linear map.
     """
     shape, series = tuple(shape), series or Series()
-    _check(shape, blocks, start, activation, coefficient, first_squeeze)
+    _check(shape, blocks, channels, start, activation, coefficient, first_squeeze)
     widths = [channels] * len(blocks) if isinstance(channels, int) else list(channels)
     layers: list[Layer] = []
     if start == "gaussian":
@@ -67,6 +67,7 @@ def iresnet(
 def _check(
     shape: tuple[int, ...],
     blocks: Sequence[int],
+    channels: int | Sequence[int],
     start: str,
     activation: str,
     coefficient: float,
@@ -81,6 +82,10 @@ def _check(
     if not 0 < coefficient < 1:
         raise InputError(
             f"flow.coefficient is {coefficient}; it must lie between 0 and 1 for the flow to be invertible"
+        )
+    if not isinstance(channels, int) and len(channels) != len(blocks):
+        raise InputError(
+            f"flow.channels has {len(channels)} entries and flow.blocks {len(blocks)}; give one for each scale"
         )
     factor = 2 ** (len(blocks) - 1 + int(first_squeeze))
     if len(shape) == 3 and (shape[1] % factor or shape[2] % factor):

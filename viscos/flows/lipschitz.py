@@ -102,6 +102,8 @@ class BoundedConv2d(Bounded):
     @torch.no_grad()
     def certified_norm(self) -> float:
         kernel = self.effective().double()
+        if kernel.shape[-1] == 1:  # the same map at every pixel
+            return float(torch.linalg.matrix_norm(kernel[:, :, 0, 0], ord=2))
         d = torch.Size(self.in_shape).numel()
         if d <= _DENSE_BELOW:
             columns = self.product(

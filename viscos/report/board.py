@@ -12,10 +12,13 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Log:
-    """Figures and pictures of a run, under `tensorboard/` in its folder."""
+    """Figures and pictures of a run, under `tensorboard/` in its folder.
 
-    def __init__(self, run_dir: Path) -> None:
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+    With `first`, what an earlier part of the run wrote from that step on is void.
+    """
+
+    def __init__(self, run_dir: Path, first: int = 0) -> None:
+        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=first or None)
 
     def __enter__(self) -> Log:
         return self

@@ -1,0 +1,580 @@
+"""The commands themselves, on tiny data: what they write, what they refuse, and how a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from viscos import checkpoint, runs
+from viscos.cli import main
+from viscos.cli.outline import choices
+from viscos.commands import progress
+from viscos.commands.progress import bar
+from viscos.data.datasets import load
+from viscos.data.masks import load_masks, mask_hash, save_masks
+from viscos.train import Trainer
+
+DEBUG = ("experiment=debug", "threads=1")
+TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def viscos(command: str, *words: str) -> Path:
+    """Runs a command that must succeed; returns its run folder."""
+    before = set(Path("outputs", command).glob("*"))
+    assert main([command, *words]) == 0
+    (folder,) = set(Path("outputs", command).glob("*")) - before
+    return folder.resolve()
+
+
+def refused(capsys, *words: str) -> str:
+    """Runs a command that must be refused: in one line, with status 2, and leaving nothing behind. Returns the line."""
+    capsys.readouterr()
+    before = {path for path in Path("outputs").rglob("*") if path.is_file()}
+    assert main([*words, "threads=1"]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith(f"viscos {words[0]}: "), captured.err
+    assert {path for path in Path("outputs").rglob("*") if path.is_file()} == before
+    return lines[0]
+
+
+def figures(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def completions(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "completions.npz") as arrays:
+        return dict(arrays)
+
+
+def made_in(tmp_path_factory, name: str, *words: str) -> Path:
+    """A run of `viscos train` that several tests share; they must not change it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp(name))
+        return viscos("train", *DEBUG, *words)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """On incomplete digits."""
+    return made_in(tmp_path_factory, "incomplete")
+
+
+@pytest.fixture(scope="module")
+def likelihood(tmp_path_factory):
+    """On complete digits."""
+    return made_in(tmp_path_factory, "complete", "missing=0")
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """Two epochs of four steps, in one go."""
+    return made_in(tmp_path_factory, "longer", *LONGER)
+
+
+LONGER = ("max_steps=null", "epochs=2")
+
+
+# ----------------------------------------------------------------------------------------------------------------- train
+
+
+def test_what_a_run_leaves(trained):
+    files = {path.name for path in trained.iterdir()}
+    assert files == {
+        "config.yaml", "checkpoint.pt", "masks_train.npz", "masks_test.npz", "metrics.json", "completions.png",
+        "tensorboard", ".hydra",
+    }  # fmt: skip
+    record, cfg = figures(trained), runs.load_config(trained)
+    assert record["command"] == "train" and record["steps"] == 2 and record["items"] == 8
+    assert cfg["missing"] == 0.5 and cfg["resume"] is None and "run_dir" not in cfg
+    observed = load_masks(trained / "masks_test.npz")
+    assert observed.shape == (8, 1, 8, 8) and record["mask_hash"] == mask_hash(observed)
+    assert load_masks(trained / "masks_train.npz").shape == (32, 1, 8, 8)
+    with Image.open(trained / "completions.png") as picture:
+        assert picture.mode == "RGB" and min(picture.size) > 100
+    assert checkpoint.load(trained / "checkpoint.pt")["trainer"]["step"] == 2
+
+
+def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(event.step, event.value) for event in board.Scalars(name)]
+
+
+def test_tensorboard(trained):
+    board = EventAccumulator(str(trained / "tensorboard")).Reload()
+    tags = board.Tags()
+    assert tags["images"] == ["test/completions"]
+    assert {"train/bound", "train/evaluations", "train/rate", "train/gradient", "train/accuracy"} <= set(tags["scalars"])
+    assert [step for step, _ in scalars(trained, "train/bound")] == [0, 1]
+    ((step, value),) = scalars(trained, "test/rmse/mean/pooled")
+    assert step == 2 and value == pytest.approx(figures(trained)["rmse"]["mean"]["pooled"])
+
+
+def without_clock(record: dict) -> dict:
+    return {key: value for key, value in record.items() if key != "training_seconds"}
+
+
+def test_the_same_seed_gives_the_same_run(trained):
+    again = viscos("train", *DEBUG)
+    assert without_clock(figures(again)) == without_clock(figures(trained))
+    assert_equal(checkpoint.load(again / "checkpoint.pt"), checkpoint.load(trained / "checkpoint.pt"))
+
+
+def assert_equal(a, b, place="state"):
+    """Two checkpoints hold the same, bit for bit, but for the time that was spent."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), place
+        for key in a.keys() - {"seconds"}:
+            assert_equal(a[key], b[key], f"{place}[{key!r}]")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), place
+        for k, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{place}[{k}]")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), place
+    else:
+        assert a == b, place
+
+
+def test_nothing_but_results_is_printed():
+    """No warnings, no chatter of libraries."""
+    words = [sys.executable, "-m", "viscos", "train", *DEBUG]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    err = found.stderr.splitlines()
+    assert len(err) == 2, found.stderr
+    assert re.fullmatch(r"training 2/2 in 0:00:\d\d  bound \S+  residual \S+  failed 0", err[0])
+    assert re.fullmatch(r"measuring 8/8 in 0:00:\d\d  rmse \S+  failed 0", err[1])
+    out = found.stdout.splitlines()
+    assert re.fullmatch(r"32 items, 2 steps, [\d,]+ parameters; run folder /.*", out[0])
+    assert out[1] == "RMSE on hidden pixels, in [0, 1], pooled:" and out[2].startswith("  posterior mean ")
+    assert out[-1].startswith("figures in ") and len(out) == 11
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("missing=1", "nothing is observed in the training data"),
+        ("missing=null", "missing is None; give the share"),
+        ("mask=center8", "nothing is observed in the training data"),
+        ("mask=center8 mask.size=9", "centre size 9 does not fit images of 8x8"),
+        ("mask=file mask.path=nowhere.npy", "there is no mask file nowhere.npy"),
+        ("posterior=householder", "posterior=amortised"),
+        ("posterior=full", "posterior=amortised"),
+        ("flow.blocks=[1,1,1,1]", "cannot be squeezed"),
+        ("flow.blocks=[1,1] flow.channels=[4]", "give one for each scale"),
+        ("dataset=mnist dataset.root=nowhere dataset.download=false", "MNIST is not complete in nowhere"),
+        ("device=cuda:99", "device is cuda:99, but torch sees"),
+    ],
+)
+def test_train_refuses(words, says, capsys):
+    assert says in refused(capsys, "train", *DEBUG, *words.split())
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("words", ["mask=half mask.side=top", "mask=center8 mask.size=3", "mask=file mask.path=m.npy"])
+def test_train_with_other_masks(words):
+    np.save("m.npy", np.arange(64).reshape(8, 8) % 3 > 0)
+    folder = viscos("train", *DEBUG, *words.split())
+    hidden = ~load_masks(folder / "masks_test.npz")
+    assert int(hidden[0].sum()) == {"half": 32, "center8": 9, "file": 22}[words.split()[0].partition("=")[2]]
+    assert (hidden == hidden[:1]).all()
+
+
+@pytest.mark.parametrize("solver", choices("solver"))
+def test_train_with_every_solver(solver):
+    folder = viscos("train", *DEBUG, f"solver={solver}", "train_items=16", "test_items=4")
+    assert figures(folder)["solver"]["failed"] == 0
+
+
+@pytest.mark.parametrize("lad", choices("lad"))
+def test_train_with_every_estimator(lad):
+    viscos("train", *DEBUG, f"lad={lad}", "train_items=16", "test_items=4")
+
+
+def test_schedule_and_uniform_noise():
+    viscos("train", *DEBUG, "schedule=halve", "dataset.noise=uniform", "test_items=4")
+
+
+def test_a_sweep_of_two_jobs(capsys):
+    assert main(["train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4"]) == 0
+    folders = sorted(Path("outputs/train").glob("*-[01]"))
+    assert [runs.load_config(folder)["missing"] for folder in folders] == [0.3, 0.6]
+    assert figures(folders[0])["missing"] < 0.45 < figures(folders[1])["missing"]
+    alone = viscos("train", *DEBUG, "missing=0.6", "test_items=4")
+    assert without_clock(figures(alone)) == without_clock(figures(folders[1])), "a job does not depend on the one before"
+
+
+# ------------------------------------------------------------------------------------------------------- complete data
+
+
+def test_maximum_likelihood(likelihood):
+    record = figures(likelihood)
+    assert record["missing"] == 0 and 0 < record["bits_per_dim"]["value"] < 20
+    assert "rmse" not in record and not (likelihood / "completions.png").exists()
+    assert checkpoint.load(likelihood / "checkpoint.pt")["parts"]["posterior"] is None
+    again = figures(viscos("eval", f"checkpoint={likelihood}", "threads=1", "batch_size=8"))
+    assert again["bits_per_dim"] == record["bits_per_dim"] and again["accuracy"] == record["accuracy"]
+
+
+def test_a_flow_without_inference_network(likelihood, capsys):
+    line = refused(capsys, "impute", f"checkpoint={likelihood}", "posterior=amortised", "missing=0.5")
+    assert "has no inference network; take posterior=householder" in line
+    line = refused(capsys, "eval", f"checkpoint={likelihood}", "missing=0.5")
+    assert "has no inference network; use `viscos impute`" in line
+    folder = viscos("impute", f"checkpoint={likelihood}", "missing=0.5", *TINY)
+    assert figures(folder)["solver"]["failed"] == 0
+    folder = viscos("impute", f"checkpoint={likelihood}", *TINY)  # its own masks: nothing is hidden
+    arrays = completions(folder)
+    assert arrays["observed"].all() and (arrays["draws"] == arrays["values"]).all()
+
+
+# ------------------------------------------------------------------------------------------------------------------ eval
+
+
+def test_eval_repeats_the_figures_of_training(trained):
+    folder = viscos("eval", f"checkpoint={trained}", "draws=2", "batch_size=8", "threads=1")
+    mine, theirs = figures(folder), figures(trained)
+    assert mine["command"] == "eval" and mine["checkpoint"] == str(trained / "checkpoint.pt")
+    for key in ("items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz", "seed"):
+        assert mine[key] == theirs[key], key
+    assert (folder / "completions.png").read_bytes() == (trained / "completions.png").read_bytes()
+
+
+def test_eval_of_a_file_alone(trained):
+    """Without the run's folder, the masks are made again from its settings."""
+    shutil.copy(trained / "checkpoint.pt", "alone.pt")
+    folder = viscos("eval", "checkpoint=alone.pt", "draws=2", "items=5", "threads=1")
+    assert figures(folder)["mask_hash"] == mask_hash(load_masks(trained / "masks_test.npz")[:5])
+
+
+@pytest.mark.parametrize("words", ["missing=0.2", "mask=half", "mask=center8 mask.size=3", "mask=file mask.path=m.npz"])
+def test_eval_with_other_masks(words, trained):
+    save_masks("m.npz", torch.arange(64).reshape(8, 8) % 3 > 0)
+    record = figures(viscos("eval", f"checkpoint={trained}", "items=5", "draws=2", "threads=1", *words.split()))
+    assert record["mask_hash"] != figures(trained)["mask_hash"]
+    assert 0.1 < record["missing"] < 0.51
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("mask=center8 mask.size=9", "does not fit images of 8x8"),
+        ("mask=half missing=0.3", "missing=0.3 is for mask=random"),
+        ("mask=random", "needs a rate"),
+        ("mask=file mask.path=m.npy", "has shape (7, 7)"),
+    ],
+)
+def test_eval_and_impute_refuse(words, says, trained, capsys):
+    np.save("m.npy", np.ones((7, 7), bool))
+    for command in ("eval", "impute"):
+        assert says in refused(capsys, command, f"checkpoint={trained}", *words.split())
+
+
+def test_a_damaged_checkpoint(trained, capsys):
+    shutil.copytree(trained, "run")
+    data = Path("run/checkpoint.pt").read_bytes()
+    Path("run/checkpoint.pt").write_bytes(data[: len(data) // 2])
+    assert "is truncated" in refused(capsys, "eval", "checkpoint=run")
+    checkpoint.save("run/checkpoint.pt", {"step": 3})
+    assert "is not a checkpoint of `viscos train`" in refused(capsys, "eval", "checkpoint=run")
+    state = checkpoint.load(trained / "checkpoint.pt")
+    checkpoint.save("run/checkpoint.pt", state | {"config": state["config"] | {"flow": {"_target_": "os.getcwd"}}})
+    assert "must name something in viscos" in refused(capsys, "eval", "checkpoint=run")
+    state["config"]["flow"]["channels"] = 5
+    checkpoint.save("run/checkpoint.pt", state)
+    assert "it may have been edited" in refused(capsys, "eval", "checkpoint=run")
+
+
+# ---------------------------------------------------------------------------------------------------------------- impute
+
+
+def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
+    """The file holds completions whose observed entries are those of `values`, bit for bit."""
+    arrays = completions(folder)
+    assert arrays.keys() == {"draws", "mean", "observed", "solved", "values"}
+    draws = arrays["draws"]
+    assert draws.shape == (2, *values.shape) and draws.dtype == np.float32
+    assert (arrays["observed"] == observed).all() and arrays["solved"].all()
+    assert (draws[:, observed] == values[observed]).all() and (arrays["mean"][observed] == values[observed]).all()
+    assert np.isfinite(draws).all() and np.isnan(arrays["values"][~observed]).all()
+    if not observed.all():
+        assert (draws[0] != draws[1])[~observed].any()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [f"{part}={choice}" for part in ("posterior", "solver", "lad") for choice in choices(part)],
+)
+def test_impute_with_every_part(words, trained):
+    folder = viscos("impute", f"checkpoint={trained}", words, *TINY)
+    values = load("digits", "test").values[:3].numpy()
+    assert_completes(folder, values, load_masks(trained / "masks_test.npz")[:3].numpy())
+    record = figures(folder)
+    assert record["items"] == 3 and record["draws"] == 2 and record["bound"]["items"] == 3
+    assert record["rmse"].keys() == {"mean", "draw", "first_iteration_draw", "gaussian_mean"}
+    assert (folder / "completions.png").exists() and (folder / "config.yaml").exists()
+
+
+def test_impute_is_reproducible(trained):
+    words = (f"checkpoint={trained}", *TINY)
+    a, b, c = viscos("impute", *words), viscos("impute", *words), viscos("impute", *words, "seed=1")
+    draws = [completions(folder)["draws"] for folder in (a, b, c)]
+    assert np.array_equal(draws[0], draws[1]) and not np.array_equal(draws[0], draws[2])
+
+
+def test_error_in_the_record(trained):
+    folder = viscos("impute", f"checkpoint={trained}", *TINY)
+    arrays, truth = completions(folder), load("digits", "test").values[:3].numpy()
+    hidden = ~arrays["observed"]
+    for name, completed in (("mean", arrays["draws"].mean(0)), ("draw", arrays["draws"][0])):
+        error = np.sqrt(np.mean((np.clip(completed, 0, 1) - truth)[hidden].astype(np.float64) ** 2))
+        assert figures(folder)["rmse"][name]["pooled"] == pytest.approx(error, rel=1e-5)
+
+
+def test_everything_hidden_gives_unconditional_samples(trained):
+    folder = viscos("impute", f"checkpoint={trained}", "mask=center8", *TINY)
+    assert_completes(folder, np.zeros((3, 1, 8, 8), np.float32), np.zeros((3, 1, 8, 8), bool))
+
+
+def holes() -> np.ndarray:
+    """Two digits (2, 8, 8) with NaN in them."""
+    values = load("digits", "test").values[10:12, 0].numpy().copy()
+    values[0, 2:5, 3:6] = values[1, 6, 1] = np.nan
+    return values
+
+
+def transparent(values: np.ndarray) -> Image.Image:
+    grey = (np.nan_to_num(values) * 255).round().astype(np.uint8)
+    return Image.fromarray(np.stack([grey, np.where(np.isnan(values), 0, 255).astype(np.uint8)], -1), "LA")
+
+
+def test_impute_arrays(trained):
+    np.save("a.npy", holes())
+    np.savez("a.npz", values=holes()[:, None])
+    for name in ("a.npy", "a.npz"):
+        folder = viscos("impute", f"checkpoint={trained}", f"input={name}", *TINY)
+        assert_completes(folder, holes()[:, None], ~np.isnan(holes()[:, None]))
+        assert "rmse" not in figures(folder), "nothing is known of what is hidden"
+
+
+def test_all_items_of_a_file_are_completed_unless_a_number_is_given(trained):
+    values = np.tile(holes(), (10, 1, 1))
+    np.save("a.npy", values)
+    small = ("steps=0", "draws=2", "threads=1")
+    assert figures(viscos("impute", f"checkpoint={trained}", "input=a.npy", *small))["items"] == 20
+    assert figures(viscos("impute", f"checkpoint={trained}", "input=a.npy", "items=7", *small))["items"] == 7
+
+
+def test_impute_pictures(trained):
+    Path("folder").mkdir()
+    for k, values in enumerate(holes()):
+        transparent(values).save(f"folder/{k}.png")
+    grey = (holes() * 255).round()[:, None] / np.float32(255)
+    folder = viscos("impute", f"checkpoint={trained}", "input=folder", *TINY)
+    assert_completes(folder, grey, ~np.isnan(grey))
+    folder = viscos("impute", f"checkpoint={trained}", "input=folder/1.png", *TINY)
+    assert_completes(folder, grey[1:], ~np.isnan(grey[1:]))
+
+
+def test_a_mask_besides_holes(trained):
+    """Both hide; the error is measured where the truth is known."""
+    np.save("a.npy", holes())
+    folder = viscos("impute", f"checkpoint={trained}", "input=a.npy", "mask=half", *TINY)
+    known = ~np.isnan(holes()[:, None])
+    observed = known.copy()
+    observed[..., 4:] = False
+    assert_completes(folder, holes()[:, None], observed)
+    assert figures(folder)["rmse"]["mean"]["entries"] == int((known & ~observed).sum())
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.full((2, 7, 8), 0.5, np.float32), "the flow takes (1, 8, 8)"),
+        (np.full((2, 8, 8), 200.0), "divide 0-255 values by 255"),
+        (np.zeros((2, 8, 8), np.int32), "holds int32; give floats in [0, 1] or uint8"),
+        (np.full((2, 8, 8), 0.5), "has no holes (NaN); say what is missing"),
+        (None, "there is no file 'a.npy'"),
+    ],
+    ids=["shape", "range", "dtype", "no holes", "no file"],
+)
+def test_impute_refuses(array, says, trained, capsys):
+    if array is not None:
+        np.save("a.npy", array)
+    assert says in refused(capsys, "impute", f"checkpoint={trained}", "input=a.npy")
+
+
+def test_failed_solves_are_marked_and_counted(trained):
+    hard = ("solver.budget=1", "solver.newton_budget=1", "solver.tolerance=1e-12")
+    folder = viscos("impute", f"checkpoint={trained}", *TINY, *hard)
+    arrays, record = completions(folder), figures(folder)
+    observed = arrays["observed"]
+    assert not arrays["solved"].any() and record["solver"]["failed"] == 1 and record["solver"]["fallback"] == 1
+    assert np.isnan(arrays["draws"][:, ~observed]).all() and np.isnan(arrays["mean"][~observed]).all()
+    values = load("digits", "test").values[:3].numpy()
+    assert (arrays["draws"][:, observed] == values[observed]).all()
+    assert (arrays["mean"][observed] == values[observed]).all()
+    assert record["rmse"]["mean"]["pooled"] is None and record["rmse"]["mean"]["failed_items_left_out"] == 3
+    assert "bound" not in record
+
+
+# ---------------------------------------------------------------------------------------------------------------- resume
+
+
+def interrupted(monkeypatch, step: int, presses: int = 1, words=LONGER) -> Path:
+    """A run in which Ctrl-C is pressed in the middle of a step."""
+    advance = Trainer._advance
+
+    def pressed(self, batch):
+        if self.step == step:
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+        return advance(self, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_advance", pressed)
+        assert main(["train", *DEBUG, *words]) == 130
+    (folder,) = Path("outputs/train").resolve().iterdir()
+    return folder
+
+
+@pytest.mark.parametrize("step", [1, 3, 6])  # the middle of an epoch, its end, the middle of the next
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(step, longer, monkeypatch, capsys):
+    folder = interrupted(monkeypatch, step)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"viscos train: interrupted; `viscos train resume={folder}` goes on"
+    )
+    assert checkpoint.load(folder / "checkpoint.pt")["trainer"]["step"] == step + 1, "the step is finished first"
+    assert not (folder / "metrics.json").exists()
+    assert main(["train", f"resume={folder}"]) == 0
+    assert [path.name for path in Path("outputs/train").iterdir()] == [folder.name]
+    assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
+    assert without_clock(figures(folder)) == without_clock(figures(longer))
+    assert runs.load_config(folder) == runs.load_config(longer)
+    assert scalars(folder, "train/bound") == scalars(longer, "train/bound")
+    assert (folder / "completions.png").read_bytes() == (longer / "completions.png").read_bytes()
+
+
+def test_a_second_ctrl_c_does_not_wait(longer, monkeypatch):
+    """Nothing half done is saved: the run goes on from its last epoch."""
+    folder = interrupted(monkeypatch, 5, presses=2)
+    assert checkpoint.load(folder / "checkpoint.pt")["trainer"]["step"] == 4
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
+    assert [step for step, _ in scalars(folder, "train/bound")] == list(range(8)), "no step stands there twice"
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch(longer, monkeypatch):
+    def die(self, batch):
+        if self.step == 6:
+            raise RuntimeError("the machine went down")
+        return advance(self, batch)
+
+    advance = Trainer._advance
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_advance", die)
+        assert main(["train", *DEBUG, *LONGER]) == 1
+    (folder,) = Path("outputs/train").iterdir()
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
+
+
+def test_a_finished_run_is_only_measured_again(longer):
+    shutil.copytree(longer, "run")
+    assert main(["train", "resume=run"]) == 0
+    assert figures(Path("run"))["training_seconds"] >= figures(longer)["training_seconds"]
+    assert without_clock(figures(Path("run"))) == without_clock(figures(longer))
+    assert_equal(checkpoint.load("run/checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
+
+
+def test_a_finished_run_with_more_epochs_goes_on(longer, capsys):
+    shutil.copytree(longer, "run")
+    assert main(["train", "resume=run", "epochs=3"]) == 0
+    assert figures(Path("run"))["steps"] == 12 and runs.load_config("run")["epochs"] == 3
+    rates = dict(scalars(Path("run"), "train/rate"))
+    assert sorted(rates) == list(range(12))
+    assert rates[8] > rates[9] > rates[10] > rates[11], "down the cosine of the longer run"
+    assert main(["train", "resume=run"]) == 0, "the new number is the run's own now"
+    assert "epochs=2 are 8 steps, and the run has done 12 already" in refused(
+        capsys, "train", "resume=run", "epochs=2"
+    )
+
+
+def test_other_settings_or_masks_cannot_go_on(longer, capsys):
+    shutil.copytree(longer, "run")
+    assert "cannot be given with resume" in refused(capsys, "train", "resume=run", "missing=0.2")
+    save_masks("run/masks_test.npz", ~load_masks("run/masks_test.npz"))
+    assert "holds other masks than the settings give" in refused(capsys, "train", "resume=run")
+
+
+# -------------------------------------------------------------------------------------------------------------- progress
+
+
+class Terminal:
+    """What a terminal of some width has been shown."""
+
+    def __init__(self, tmp_path: Path, width: int, **kind: bool) -> None:
+        self.file = (tmp_path / "screen").open("w+")
+        self.console = Console(file=self.file, width=width, **kind)
+
+    def text(self) -> str:
+        self.file.seek(0)
+        shown = self.file.read()
+        self.file.close()
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+
+
+FIGURES = {"bound": -1234.5678, "residual": 0.000987654, "failed": 0.015625}
+SHOWN = "bound -1.23e+03  residual 0.000988  failed 0.0156"
+
+
+@pytest.mark.parametrize("width", [100, 120])
+def test_figures_are_not_cut(width, tmp_path):
+    screen = Terminal(tmp_path, width, force_terminal=True)
+    with bar("measuring", 112500, console=screen.console) as progress:
+        progress.update(100000, FIGURES)
+    last = [line for line in screen.text().splitlines() if line.strip()][-1]
+    assert SHOWN in last and "100000/112500" in last and "…" not in last and len(last.rstrip()) <= width
+
+
+def test_figures_that_are_not_given_stay(tmp_path):
+    screen = Terminal(tmp_path, 100, force_terminal=False)
+    with bar("training", 3, console=screen.console) as progress:
+        progress.update(1, {"bound": 1.0})
+        progress.update(2, {"failed": 0.5})
+    assert screen.text() == "training 2/3 in 0:00:00, 0:00:00 left  bound 1  failed 0.5\n"
+
+
+def test_a_line_now_and_then_without_a_terminal(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    screen = Terminal(tmp_path, 100, force_terminal=False)
+    with bar("training", 110, 10, console=screen.console) as shown:
+        for step in range(11, 111):
+            clock[0] += 1
+            shown.update(step, {"bound": step})
+    assert screen.text().splitlines() == [
+        "training 40/110 in 0:00:30, 0:01:10 left  bound 40",
+        "training 70/110 in 0:01:00, 0:00:40 left  bound 70",
+        "training 100/110 in 0:01:30, 0:00:10 left  bound 100",
+        "training 110/110 in 0:01:40  bound 110",
+    ]

@@ -1,0 +1,274 @@
+"""The figures of an evaluation, against figures computed in another way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from problems import normal
+
+from viscos.batch import incomplete
+from viscos.data.datasets import Images
+from viscos.data.masks import mask_hash
+from viscos.evaluate import Protocol, evaluate
+from viscos.flows import Affine, Composed
+from viscos.gaussian import Gaussian
+from viscos.inference import Objective, impute
+from viscos.model import Classifier, Model, build_model
+from viscos.rng import generator
+from viscos.roots import anderson
+from viscos.solution import Solution, Status
+
+SHAPE = (1, 4, 4)
+N, CLASSES = 13, 3
+CFG = {
+    "flow": {
+        "_target_": "viscos.flows.iresnet",
+        "blocks": [2],
+        "channels": 4,
+        "series": {"_target_": "viscos.flows.Series", "terms": 4},
+    },
+    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+}
+PROTOCOL = Protocol(draws=4, batch_size=5, seed=3, bound_items=6, bound_draws=2)
+
+
+def pictures(n=N, labels=True):
+    values = torch.sigmoid(normal(n, 3, seed=1) @ normal(3, 16, seed=2)).float().view(n, *SHAPE)
+    return Images("made up", values, torch.arange(n) % CLASSES if labels else None, CLASSES if labels else 0)
+
+
+TEST = pictures()
+OBSERVED = torch.rand(N, *SHAPE, generator=generator(0, "mask")) < 0.5
+GAUSSIAN = Gaussian.from_incomplete(pictures(200).values, torch.ones(200, *SHAPE, dtype=torch.bool), floor=0.01)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A model that is not at its start."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_model(CFG, SHAPE, CLASSES, True)
+        model.prepare(TEST.values, OBSERVED, GAUSSIAN)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.1 * torch.randn(p.shape))
+        model.flow.renormalize(50)
+    return model
+
+
+OBJECTIVE = Objective(anderson(1e-5))
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN)
+
+
+def completions(model, objective=OBJECTIVE):
+    """All draws in one batch."""
+    batch = incomplete(TEST.values, OBSERVED)
+    return impute(model.flow, model.posterior, batch, objective.solver, draws=4, seed=3, antithetic=True)
+
+
+def pooled(completed, truth, hidden):
+    """The root mean square over all hidden entries at once."""
+    return math.sqrt(float((completed.clamp(0, 1) - truth)[hidden].double().square().mean()))
+
+
+def test_error_against_a_plain_computation(model, measured):
+    record, first = measured
+    done, hidden = completions(model), ~OBSERVED
+    assert done.ok.all()
+    assert record["rmse"]["mean"]["pooled"] == pytest.approx(pooled(done.draws.mean(0), TEST.values, hidden), rel=1e-4)
+    assert record["rmse"]["draw"]["pooled"] == pytest.approx(pooled(done.draws[0], TEST.values, hidden), rel=1e-4)
+    assert torch.equal(first.draws[:, OBSERVED[:5]], TEST.values[:5][OBSERVED[:5]].expand(4, -1))
+    torch.testing.assert_close(first.draws, done.draws[:, :5], atol=1e-4, rtol=0)
+
+
+def test_baselines_against_a_plain_computation(measured):
+    rows, hidden, values = measured[0]["rmse"], ~OBSERVED, TEST.values
+    mean = GAUSSIAN.mean.view(SHAPE).float().expand_as(values)
+    assert rows["mean_imputation"]["pooled"] == pytest.approx(pooled(mean, values, hidden), rel=1e-5)
+    S, mu, filled = GAUSSIAN.covariance, GAUSSIAN.mean, []
+    for y, o in zip(values.double().flatten(1), OBSERVED.flatten(1), strict=True):
+        y = y.clone()
+        y[~o] = mu[~o] + S[~o][:, o] @ torch.linalg.solve(S[o][:, o], y[o] - mu[o])
+        filled.append(y)
+    filled = torch.stack(filled).view_as(values)
+    assert rows["gaussian_mean"]["pooled"] == pytest.approx(pooled(filled, values, hidden), rel=1e-4)
+    assert rows["gaussian_draw"]["pooled"] > rows["gaussian_mean"]["pooled"]
+
+
+def test_what_the_record_says(measured):
+    record, _ = measured
+    assert record.keys() == {
+        "items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz"
+    }  # fmt: skip
+    assert record["items"] == N and record["draws"] == 4
+    assert record["mask_hash"] == mask_hash(OBSERVED)
+    assert record["missing"] == pytest.approx(float((~OBSERVED).float().mean()))
+    assert record["rmse"].keys() == {"mean", "draw", "mean_imputation", "gaussian_mean", "gaussian_draw"}
+    for row in record["rmse"].values():
+        assert row["items"] == N and row["entries"] == int((~OBSERVED).sum()) and row["failed_items_left_out"] == 0
+    solver = record["solver"]
+    assert solver["solves"] == 4 * N and solver["failed"] == solver["fallback"] == 0
+    assert 0 < solver["residual"] <= 1e-5 and solver["evaluations"] > 1
+    assert 0 < record["lipschitz"] < 1
+    json.dumps(record, allow_nan=False)
+
+
+def test_the_same_seed_gives_the_same_record(model, measured):
+    again, first = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN)
+    assert again == measured[0]
+    assert torch.equal(first.draws, measured[1].draws)
+
+
+def test_another_seed_or_batch_size(model, measured):
+    other, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, seed=4))
+    assert other["rmse"]["draw"]["pooled"] != measured[0]["rmse"]["draw"]["pooled"]
+    alone, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, batch_size=1))
+    for name in ("draw", "mean"):
+        assert alone["rmse"][name]["pooled"] == pytest.approx(measured[0]["rmse"][name]["pooled"], rel=1e-4)
+    assert alone["accuracy"] == measured[0]["accuracy"]
+
+
+def test_measuring_changes_nothing(model):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.train()
+    evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_accuracy_counts(model, measured):
+    done = completions(model)
+    with torch.no_grad():
+        scores = model.classifier(done.latents.flatten(0, 1)).softmax(1).view(4, N, CLASSES).mean(0)
+    accuracy = measured[0]["accuracy"]
+    assert accuracy["items"] == N
+    assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
+
+
+def test_without_labels_there_is_no_accuracy(model):
+    record, _ = evaluate(model, pictures(labels=False), OBSERVED, OBJECTIVE, PROTOCOL)
+    assert "accuracy" not in record
+
+
+def test_the_bound_is_a_bound(measured, model):
+    bound = measured[0]["bound"]
+    assert bound["items"] == 6 and bound["draws"] == 2 and math.isfinite(bound["mean"]) and bound["standard_error"] > 0
+
+
+def test_a_failed_solve_is_left_out_and_counted(model):
+    @dataclasses.dataclass(frozen=True)
+    class Failing:
+        """Fails at the items of which the first entry is hidden."""
+
+        tolerance: float = 1e-5
+
+        def solve(self, equation, start):
+            found = anderson(1e-5).solve(equation, start)
+            failed = equation.hidden.flatten(1)[:, 0]
+            status = torch.where(failed, int(Status.STALLED), found.status)
+            return Solution(found.value, status, found.residual, found.evaluations, found.fallback)
+
+    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN)
+    failed = ~OBSERVED.flatten(1)[:, 0]
+    assert 0 < int(failed.sum()) < N
+    assert record["solver"]["failed"] == pytest.approx(float(failed.double().mean()))
+    assert record["rmse"]["mean"]["failed_items_left_out"] == int(failed.sum())
+    assert record["rmse"]["mean"]["items"] == record["accuracy"]["items"] == N - int(failed.sum())
+    assert record["rmse"]["gaussian_mean"]["items"] == N
+    done = completions(model)
+    ok = ~failed
+    expected = pooled(done.draws[0][ok], TEST.values[ok], ~OBSERVED[ok])
+    assert record["rmse"]["draw"]["pooled"] == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(first.draws[0].isnan().flatten(1).any(1), failed[:5])
+    json.dumps(record, allow_nan=False)
+
+
+def test_when_every_solve_fails(model):
+    @dataclasses.dataclass(frozen=True)
+    class Hopeless:
+        tolerance: float = 1e-5
+
+        def solve(self, equation, start):
+            n = len(start)
+            nan = start.new_full((n,), math.nan)
+            return Solution(start * math.nan, torch.full((n,), int(Status.NON_FINITE)), nan, nan * 0 + 1)
+
+    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL)
+    assert record["solver"]["failed"] == 1 and record["solver"]["residual"] is None
+    assert record["rmse"]["mean"]["pooled"] is None and record["bound"] is None
+
+
+# --------------------------------------------------------------------------------------------------------- complete data
+
+
+def gaussian_model(mean, deviation, classifier=None):
+    """A flow that is a Gaussian with independent entries."""
+    layer = Affine(SHAPE, learn=False)
+    layer.set_moments(mean, deviation)
+    return Model(Composed([layer], SHAPE), None, classifier)
+
+
+ALL = torch.ones(N, *SHAPE, dtype=torch.bool)
+
+
+def test_bits_per_dimension_of_a_gaussian():
+    mean, deviation = 0.3 + 0.4 * normal(*SHAPE, seed=5).float().sigmoid(), 0.2 + normal(*SHAPE, seed=6).float().abs()
+    levels = 33
+    model = gaussian_model(mean, deviation)
+    protocol = dataclasses.replace(PROTOCOL, levels=levels)
+    grey = Images("grey", (TEST.values * (levels - 1)).round() / (levels - 1), None, 0)
+    record, first = evaluate(model, grey, ALL, OBJECTIVE, protocol)
+    assert first is None and "rmse" not in record
+
+    g, total = generator(protocol.seed, "dequantise"), 0.0
+    law = torch.distributions.Normal(mean.double(), deviation.double())
+    for rows in torch.arange(N).split(protocol.batch_size):
+        k = (grey.values[rows] * (levels - 1)).round().double()
+        # The probability of a grey level is that of its cell, of size 1/levels.
+        total += float(law.log_prob((k + torch.rand(k.shape, generator=g)) / levels).sum()) - k.numel() * math.log(levels)
+    assert record["bits_per_dim"]["value"] == pytest.approx(-total / (N * 16 * math.log(2)), abs=1e-5)
+
+
+def test_bits_per_dimension_in_closed_form():
+    """With one grey level, the noise's mean and variance give the expected value: 1/2 and 1/12 of a squared cell."""
+    levels, n, s = 4, 2000, 0.4
+    model = gaussian_model(torch.full(SHAPE, 0.5), torch.full(SHAPE, s))
+    images = Images("grey", torch.full((n, *SHAPE), 1 / 3), None, 0)
+    protocol = Protocol(levels=levels, batch_size=500)
+    value = evaluate(model, images, torch.ones(n, *SHAPE, dtype=torch.bool), OBJECTIVE, protocol)[0]["bits_per_dim"]
+    squared = ((1.5 / levels - 0.5) ** 2 + 1 / (12 * levels**2)) / s**2
+    nats = 0.5 * squared + math.log(s) + 0.5 * math.log(2 * math.pi) + math.log(levels)
+    assert value["value"] == pytest.approx(nats / math.log(2), abs=2e-3)
+    assert f"{levels} levels" in value["how"]
+
+
+def test_a_uniform_flow_takes_the_bits_of_its_levels():
+    """Where the density is one, a pixel takes log2(levels) bits."""
+    model = gaussian_model(torch.full(SHAPE, 0.5), torch.full(SHAPE, 1e3))
+    record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
+    density = -math.log2(1e3 * math.sqrt(2 * math.pi))
+    assert record["bits_per_dim"]["value"] == pytest.approx(math.log2(256) - density, abs=1e-4)
+
+
+def test_accuracy_on_complete_data():
+    classifier = Classifier(16, CLASSES)
+    model = gaussian_model(torch.zeros(SHAPE), torch.ones(SHAPE), classifier)
+    record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
+    classifier.eval()
+    with torch.no_grad():
+        hits = classifier(TEST.values).argmax(1) == TEST.labels
+    assert record["accuracy"]["items"] == N and record["accuracy"]["value"] == pytest.approx(float(hits.double().mean()))
+
+
+def test_progress_reaches_the_end(model):
+    for mask, m in ((OBSERVED, model), (ALL, gaussian_model(torch.zeros(SHAPE), torch.ones(SHAPE)))):
+        done = []
+        evaluate(m, TEST, mask, OBJECTIVE, PROTOCOL, progress=lambda k, figures, done=done: done.append(k))
+        assert done == [5, 10, 13]

@@ -1,0 +1,370 @@
+"""Training: exact repetition and continuation, no look at hidden values, failed items left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from problems import normal
+
+from viscos import checkpoint
+from viscos.data.datasets import load
+from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.errors import InputError
+from viscos.flows import Residual
+from viscos.gaussian import Gaussian
+from viscos.inference import Objective
+from viscos.logdet import CLADE
+from viscos.model import build_model
+from viscos.rng import generator
+from viscos.roots import anderson
+from viscos.solution import Solution, Status
+from viscos.train import Plan, Trainer, dequantise
+
+SHAPE = (1, 4, 4)
+CLASSES = 3
+CFG = {
+    "flow": {
+        "_target_": "viscos.flows.iresnet",
+        "blocks": [1],
+        "channels": 4,
+        "series": {"_target_": "viscos.flows.Series", "terms": 4},
+    },
+    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+}
+PLAN = Plan(epochs=2, batch_size=8, learning_rate=1e-2, warmup=2)
+
+
+def pictures(n=20):
+    """Values in [0, 1] (n, 1, 4, 4) that hang together, masks and labels."""
+    values = torch.sigmoid(normal(n, 3, seed=1) @ normal(3, 16, seed=2) + 0.3 * normal(n, 16, seed=3)).float()
+    observed = torch.rand(n, *SHAPE, generator=generator(0, "mask")) < 0.6
+    return values.view(n, *SHAPE), observed, torch.arange(n) % CLASSES
+
+
+def fresh(values, observed, labels=None, *, plan=PLAN, objective=None, incomplete=True, cfg=CFG):
+    """A trainer with a new model, prepared as the command does it."""
+    torch.manual_seed(0)
+    data = IncompleteImages(values, observed, labels)
+    model = build_model(cfg, data.shape, 0 if labels is None else CLASSES, incomplete)
+    model.prepare(values, observed, Gaussian.from_incomplete(values, observed, floor=0.01, noise=0.05))
+    return Trainer(model, data, objective or Objective(anderson(), CLADE()), plan)
+
+
+def nothing(*_):
+    """Does nothing."""
+
+
+def run(trainer, steps=None):
+    """Runs a trainer to the end, or so many steps; returns the reports."""
+    reports = []
+
+    class Stop(Exception):
+        pass
+
+    def after(report):
+        reports.append(report)
+        if steps is not None and len(reports) == steps:
+            raise Stop
+
+    try:
+        trainer.run(after, nothing)
+    except Stop:
+        pass
+    return reports
+
+
+def state(trainer):
+    """All parameters and buffers, copied."""
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def differing(a, b):
+    """The names of the tensors that are not the same bit for bit."""
+    assert a.keys() == b.keys()
+    return [name for name in a if not torch.equal(a[name], b[name])]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A trainer that has run without interruption: 2 epochs of 3 steps."""
+    trainer = fresh(*pictures())
+    start = state(trainer)
+    reports = run(trainer)
+    return trainer, start, reports
+
+
+def test_a_run_goes_through_its_plan(whole):
+    trainer, start, reports = whole
+    assert trainer.total == trainer.step == len(reports) == 6
+    assert [report.step for report in reports] == list(range(6))
+    assert [report.epoch for report in reports] == [0, 0, 0, 1, 1, 1]
+    assert [len(report.batch) for report in reports] == [8, 8, 4, 8, 8, 4]
+    for epoch in (0, 1):
+        seen = torch.cat([report.batch.index for report in reports[3 * epoch : 3 * epoch + 3]])
+        assert sorted(seen.tolist()) == list(range(20))
+    moved = set(differing(start, state(trainer)))
+    trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
+    assert trained <= moved | {"flow.layers.1.branch.activations.0.raw"}
+    for report in reports:
+        assert report.solver["failed"] == 0 and report.solver["residual"] <= 1e-3
+        assert report.loss["skipped"] == 0 and math.isfinite(report.loss["gradient"])
+        assert 0 <= report.loss["accuracy"] <= 1 and report.loss["cross_entropy"] > 0
+        assert report.batch.values[report.batch.hidden].isnan().all()
+
+
+def test_two_runs_are_equal_bit_for_bit(whole):
+    again = fresh(*pictures())
+    reports = run(again)
+    assert differing(state(whole[0]), state(again)) == []
+    assert [report.loss for report in reports] == [report.loss for report in whole[2]]
+    assert [report.solver for report in reports] == [report.solver for report in whole[2]]
+
+
+def test_another_seed_gives_another_run(whole):
+    other = fresh(*pictures(), plan=dataclasses.replace(PLAN, seed=1))
+    run(other)
+    assert differing(state(whole[0]), state(other))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])  # 3 is the end of an epoch
+def test_a_continued_run_is_an_uninterrupted_one(steps, whole, tmp_path):
+    first = fresh(*pictures())
+    run(first, steps)
+    checkpoint.save(tmp_path / "a.pt", {"parts": first.model.parts(), "trainer": first.state()})
+    run(first)  # what is saved is a state, not a view of one
+
+    torch.manual_seed(99)
+    second = fresh(*pictures())
+    with torch.no_grad():
+        for p in second.model.parameters():
+            p.add_(1)
+    saved = checkpoint.load(tmp_path / "a.pt")
+    second.model.load_parts(saved["parts"])
+    second.load_state(saved["trainer"])
+    torch.randn(7)  # the global generator plays no part
+    reports = run(second)
+    assert [report.step for report in reports] == list(range(steps, 6))
+    assert differing(state(whole[0]), state(second)) == []
+    mine, theirs = second.optimizer.state_dict()["state"], whole[0].optimizer.state_dict()["state"]
+    assert all(torch.equal(mine[key][name], theirs[key][name]) for key in theirs for name in theirs[key])
+
+
+def test_steps_are_whole_when_the_callbacks_are_called():
+    trainer, calls = fresh(*pictures(), plan=dataclasses.replace(PLAN, max_steps=4)), []
+    trainer.run(lambda report: calls.append((report.step, trainer.step)), lambda epoch: calls.append(epoch))
+    assert calls == [(0, 1), (1, 2), 1, (2, 3), 1, (3, 4)]
+
+
+def test_a_finished_trainer_does_nothing(whole):
+    before = state(whole[0])
+    assert run(whole[0]) == []
+    assert differing(before, state(whole[0])) == []
+
+
+@pytest.mark.parametrize("fill", [float("nan"), 1e6, "other images"])
+def test_hidden_values_are_never_looked_at(fill):
+    values, observed, labels = pictures()
+    other = values.flip(0) if fill == "other images" else torch.full_like(values, fill)
+    a, b = fresh(values, observed, labels), fresh(torch.where(observed, values, other), observed, labels)
+    assert differing(state(a), state(b)) == []
+    run(a, 3), run(b, 3)
+    assert differing(state(a), state(b)) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing:
+    """A solver that marks the first item of a batch as failed, with `value` in the place of its iterate."""
+
+    value: float | None = None
+    everything: bool = False
+    tolerance: float = 1e-3
+
+    def solve(self, equation, start):
+        found = anderson(self.tolerance).solve(equation, start)
+        rows = slice(None) if self.everything else slice(0, 1)
+        status, residual, value = found.status.clone(), found.residual.clone(), found.value.clone()
+        status[rows], residual[rows] = Status.BUDGET, 1.0
+        if self.value is not None:
+            status[rows], residual[rows], value[rows] = Status.NON_FINITE, float("nan"), self.value
+        return Solution(value, status, residual, found.evaluations, found.fallback)
+
+
+def after_one_step(values, solver):
+    """The trainer's report and state after one step on all items."""
+    original, observed, labels = pictures()
+    trainer = fresh(original, observed, labels, objective=Objective(solver, CLADE()), plan=Plan(1, 20, 1e-2, warmup=1))
+    trainer.data = IncompleteImages(values, observed, labels)
+    (report,) = run(trainer)
+    return report, state(trainer)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e30])
+def test_a_failed_item_is_left_out_and_counted(value):
+    values, _, labels = pictures()
+    item = int(epoch_order(20, 0, 0)[0])
+    changed = values.clone()
+    changed[item] = 1 - changed[item]
+    report, result = after_one_step(values, Failing(value))
+    assert report.solver["failed"] == 1 / 20 and report.loss["skipped"] == 0
+    assert all(tensor.isfinite().all() for tensor in result.values())
+    _, without = after_one_step(changed, Failing(value))
+    assert differing(result, without) == [], "what a failed item holds must not matter"
+    assert differing(result, after_one_step(values, anderson())[1]), "but it does where it is solved"
+    assert differing(after_one_step(values, anderson())[1], after_one_step(changed, anderson())[1])
+
+
+def test_a_step_in_which_everything_fails():
+    trainer = fresh(*pictures(), objective=Objective(Failing(float("nan"), everything=True), CLADE()))
+    before = state(trainer)
+    (report,) = run(trainer, 1)
+    assert report.solver["failed"] == 1 and math.isnan(report.solver["residual"])
+    assert all(name.endswith(".u") for name in differing(before, state(trainer))), "only power iterations went on"
+
+
+def test_a_gradient_that_is_not_finite_is_skipped():
+    @dataclasses.dataclass(frozen=True)
+    class Broken(Objective):
+        def step(self, *args):
+            step = super().step(*args)
+            return dataclasses.replace(step, surrogate=step.surrogate * float("nan"))
+
+    values, observed, _ = pictures()
+    trainer = fresh(values, observed, objective=Broken(anderson(), CLADE()))
+    before = state(trainer)
+    (report,) = run(trainer, 1)
+    assert report.loss["skipped"] == 1
+    assert differing(before, state(trainer)) == []
+
+
+# ------------------------------------------------------------------------------------------------------------- schedule
+
+
+def test_the_cosine_schedule():
+    plan = Plan(epochs=10, batch_size=10, learning_rate=0.4, warmup=5)
+    rates = [plan.rate(step, 95) for step in range(plan.total(95))]
+    assert len(rates) == 100
+    assert rates[0] == pytest.approx(0.4 / 5)
+    assert all(a < b for a, b in zip(rates[:4], rates[1:5], strict=True))
+    assert all(a > b for a, b in zip(rates[5:], rates[6:], strict=False))
+    assert rates[50] == pytest.approx(0.2) and 0 < rates[-1] < 2e-4 and max(rates) <= 0.4
+
+
+def test_the_halving_schedule():
+    plan = Plan(epochs=3, batch_size=10, learning_rate=0.4, schedule="halve")
+    rates = [plan.rate(step, 25) for step in range(plan.total(25))]
+    assert rates == [0.4] * 3 + [0.2] * 3 + [0.1] * 3
+
+
+def test_max_steps_ends_the_schedule_too():
+    plan = Plan(epochs=10, batch_size=10, learning_rate=1.0, max_steps=20, warmup=1)
+    assert plan.total(100) == 20 and plan.total(10) == 10
+    assert plan.rate(19, 100) < 0.01
+
+
+def test_a_longer_plan_goes_on_along_its_own_cosine():
+    """A finished run that gets more epochs: the rate of a step depends on the plan alone, and falls to zero again."""
+    short, long = (Plan(epochs, 10, 1.0, warmup=1) for epochs in (2, 4))
+    assert short.rate(19, 100) < 0.01
+    rates = [long.rate(step, 100) for step in range(20, 40)]
+    assert rates[0] == pytest.approx(0.5) and rates == sorted(rates, reverse=True) and rates[-1] < 0.01
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "halve"])
+def test_the_optimiser_follows_the_schedule(schedule):
+    plan = dataclasses.replace(PLAN, schedule=schedule)
+    trainer = fresh(*pictures(), plan=plan)
+    for step, report in enumerate(run(trainer)):
+        assert report.loss["rate"] == plan.rate(step, 20)
+    assert trainer.optimizer.param_groups[0]["lr"] == plan.rate(5, 20)
+
+
+# ------------------------------------------------------------------------------------------------------------ constraint
+
+
+def test_a_flow_that_may_not_be_invertible_is_refused():
+    trainer = fresh(*pictures())
+    with torch.no_grad():
+        for layer in trainer.model.flow.layers:
+            if isinstance(layer, Residual):
+                for linear in layer.branch.maps:
+                    linear.bound = 1.4
+                    linear.weight.mul_(100)
+    with pytest.raises(InputError, match=r"certified Lipschitz bound of 2\.\d+.*lower flow\.coefficient"):
+        run(trainer)
+    assert trainer.step == 3, "it is checked after each epoch"
+
+
+def test_the_bound_holds_after_every_step():
+    trainer, largest = fresh(*pictures(), plan=dataclasses.replace(PLAN, learning_rate=0.05, warmup=1)), []
+    trainer.run(lambda report: largest.append(max(trainer.model.flow.lipschitz())), nothing)
+    assert len(largest) == 6 and max(largest) < 1
+
+
+# --------------------------------------------------------------------------------------------------------- what it learns
+
+
+def test_maximum_likelihood_on_complete_data():
+    values, _, labels = pictures(60)
+    observed = torch.ones_like(values, dtype=torch.bool)
+    plan = Plan(epochs=60, batch_size=30, learning_rate=1e-2, warmup=5)
+    cfg = CFG | {"flow": CFG["flow"] | {"start": "none"}}
+    trainer = fresh(values, observed, labels, plan=plan, incomplete=False, cfg=cfg)
+    assert trainer.model.posterior is None
+    noisy = values + 0.05 * normal(*values.shape, seed=9).float()
+
+    @torch.no_grad()
+    def log_prob():
+        return float(trainer.model.flow.log_prob(noisy).mean())
+
+    before = log_prob()
+    reports = run(trainer)
+    assert log_prob() > before + 0.5
+    assert reports[-1].loss["cross_entropy"] < reports[0].loss["cross_entropy"]
+    assert all(report.solver == {} for report in reports)
+
+
+def test_the_bound_rises_on_digits():
+    images = load("digits", "train")
+    values, n = images.values[:192], 192
+    observed = torch.rand(values.shape, generator=generator(0, "mask")) < 0.5
+    plan = Plan(epochs=8, batch_size=32, learning_rate=1e-2, warmup=10)
+    cfg = CFG | {"flow": CFG["flow"] | {"channels": 16, "first_squeeze": True}}
+    trainer = fresh(values, observed, plan=plan, cfg=cfg)
+
+    def bound():
+        batch, flow = trainer.data.batch(torch.arange(n)), trainer.model.flow
+        noise = normal(1, *values.shape, seed=4).float()
+        with torch.no_grad():
+            q = trainer.model.posterior(batch, flow)
+            return trainer.objective.log_weight(flow, batch, q, noise, generator(0))[0][0]
+
+    before = bound()
+    run(trainer)
+    gain = bound() - before
+    assert float(gain.mean()) > 0.5 and float(gain.mean()) > 4 * float(gain.std()) / n**0.5
+
+
+def test_dequantised_grey_levels():
+    levels = 17
+    values = torch.arange(levels).repeat(200) / (levels - 1)
+    noisy = dequantise(values, levels, generator(0))
+    assert 0 <= float(noisy.min()) and float(noisy.max()) < 1
+    assert torch.equal((noisy * levels).floor(), (values * (levels - 1)).round())
+    spread = (noisy * levels).remainder(1)
+    assert abs(float(spread.mean()) - 0.5) < 0.02 and abs(float(spread.var()) - 1 / 12) < 0.01
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2, "uniform"])
+def test_noise_on_training_values(noise):
+    values, observed, labels = pictures()
+    plan = dataclasses.replace(PLAN, noise=noise, levels=32, batch_size=20, epochs=1)
+    trainer = fresh(values, observed, labels, plan=plan)
+    (report,) = run(trainer)
+    moved = (report.batch.values - values[report.batch.index])[report.batch.observed]
+    if noise == "uniform":
+        assert float(moved.abs().max()) <= 1 / 32
+    else:
+        assert float(moved.std()) == pytest.approx(noise, rel=0.2)
