@@ -11,8 +11,11 @@ from viscos.cli import messages
 from viscos.cli.app import execute
 from viscos.errors import InputError
 
-CHANGEABLE = ("epochs", "threads", "device")
-"""Settings that a resumed run may change: they do not change what was computed so far."""
+CHANGEABLE = ("epochs", "max_steps", "threads", "device")
+"""Settings that a resumed run may change: they do not change what was computed so far.
+
+With another length, the steps that remain have the learning rates that a run of that length has there.
+"""
 
 
 def requested(arguments: list[str]) -> str | None:

@@ -55,7 +55,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         trainer.load_state(state["trainer"])
         if trainer.step > trainer.total:
             raise InputError(
-                f"epochs={cfg['epochs']} are {trainer.total} steps, and the run has done {trainer.step} already"
+                f"these epochs or max_steps are {trainer.total} steps, and the run has done {trainer.step} already"
             )
     runs.save_config(run_dir, cfg | {"resume": None})
     for split, mask in (("train", observed), ("test", test_observed)):

@@ -135,8 +135,13 @@ class Residual(Layer):
     def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if y[0].numel() <= self.exact_below:
             return self._exact(y)
-        h, jacobian = self.branch.linearize(y)
-        return y + h, self.series.value(jacobian, y, generator)
+        h, jacobian = self.branch.linearize(y.detach())
+        twin = generator.clone_state()  # the same probes for the gradient, and the same value with and without one
+        value = self.series.value(jacobian, y.detach(), generator)
+        if not torch.is_grad_enabled():
+            return y + h, value
+        x, surrogate = self.ladj_surrogate(y, twin)  # lends the value its gradient
+        return x, value + surrogate - surrogate.detach()
 
     def ladj_surrogate(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if y[0].numel() <= self.exact_below:

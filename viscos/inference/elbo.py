@@ -60,20 +60,13 @@ class Objective:
         generator: torch.Generator,
     ) -> Step:
         """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
-        draws = len(noise)
         x_hidden = q.sample(noise)
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob_of_noise(noise)
         x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
-        y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
-        guess = None if q.start is None else repeat(q.start, draws)
-        completion = complete(flow, y, hidden, x_hidden.detach(), self.solver, guess)
+        completion = self._complete(flow, batch, q, x_hidden.detach())
         solved = completion.solution.converged
-        # A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters: a solved one takes
-        # its place, with a weight of zero.
-        rows = torch.arange(len(y), device=y.device)
-        if bool(solved.any()):
-            rows = torch.where(solved, rows, solved.to(torch.uint8).argmax())
-        point, latent, hidden = completion.y[rows], x_hidden[rows], hidden[rows]
+        rows = _stand_ins(solved)
+        point, latent, hidden = completion.y[rows], x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
         block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver)
         y = self._attach(flow, point, latent, hidden, solved, block)
@@ -85,6 +78,13 @@ class Objective:
         surrogate = torch.where(block.ok, prior - log_q[rows] - log_det, 0)
         keep = per_item(solved, y)
         return Step(surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block)
+
+    def _complete(self, flow: Flow, batch: Incomplete, q: LatentGaussian, x_hidden: Tensor) -> Completion:
+        """The completions of K·B latents, draws in the outer axis."""
+        draws = len(x_hidden) // len(batch)
+        guess = None if q.start is None else repeat(q.start, draws)
+        y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
+        return complete(flow, y, hidden, x_hidden, self.solver, guess)
 
     def _attach(
         self, flow: Flow, y: Tensor, x_hidden: Tensor, hidden: Tensor, solved: Tensor, block: BlockSolver
@@ -107,15 +107,22 @@ class Objective:
         exact_below: int = 1024,
     ) -> tuple[Tensor, Completion]:
         """log p(y) − log q(y^H) of each draw (K, B), whose mean is the bound; NaN where the solve failed."""
-        draws = len(noise)
         x_hidden = q.sample(noise).flatten(0, 1)
-        y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
-        guess = None if q.start is None else repeat(q.start, draws)
-        completion = complete(flow, y, hidden, x_hidden, self.solver, guess)
-        rest = log_evidence_term(flow, completion.y, hidden, generator, exact_below)
-        weight = flow.base_log_prob(x_hidden, hidden) - q.log_prob_of_noise(noise).flatten() + rest
+        completion = self._complete(flow, batch, q, x_hidden)
+        rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)
+        weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest
         weight = torch.where(completion.solution.converged, weight, float("nan"))
-        return weight.view(draws, len(batch)), completion
+        return weight.view(len(noise), len(batch)), completion
+
+
+def _stand_ins(solved: Tensor) -> Tensor:
+    """For each item itself if it was solved, else a solved one (B,).
+
+    A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters; a solved one takes its
+    place in the computation, with a weight of zero.
+    """
+    rows = torch.arange(len(solved), device=solved.device)
+    return torch.where(solved, rows, solved.to(torch.uint8).argmax()) if bool(solved.any()) else rows
 
 
 def repeat(v: Tensor, draws: int) -> Tensor:
