@@ -480,6 +480,6 @@ def test_log_prob_of_a_large_flow_has_the_gradient_of_the_exact_one() -> None:
         if isinstance(layer, Residual):
             layer.exact_below = 100
     exact = torch.autograd.grad(flow.log_prob(y).sum(), parameters, allow_unused=True)
-    for a, b in zip(estimated, exact, strict=True):
-        if b is not None and float(b.norm()) > 1e-6:
-            assert float((a - b).norm() / b.norm()) < 0.1
+    pairs = [(a.flatten(), b.flatten()) for a, b in zip(estimated, exact, strict=True) if b is not None]
+    one, other = (torch.cat(side) for side in zip(*pairs, strict=True))
+    assert float((one - other).norm() / other.norm()) < 0.02
