@@ -83,7 +83,7 @@ WRONG = [
     ("train missing=", "missing="),
     ("train epochs=0", "whole number, 1 or more"),
     ("train epochs=1.5", "whole number"),
-    ("train epochs=null", "whole number"),
+    ("train batch_size=null", "whole number"),
     ("train learning_rate=0", "must be a number above 0"),
     ("train learning_rate=inf", "must be a number above 0"),
     ("train device=gpu", "must be cpu, cuda"),

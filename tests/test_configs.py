@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import viscos.configs
+from viscos.build import build
 from viscos.cli.outline import COMMANDS, choices, outline, settings
 from viscos.cli.validate import RULES, validate
+from viscos.data.masks import save_masks
 from viscos.errors import InputError
+from viscos.flows import Residual
+from viscos.posteriors import Posterior
 
 FOLDER = Path(viscos.configs.__file__).parent
 NEEDED = {"mask=file": ["mask.path=masks.npz"], "impute": ["checkpoint=run.pt"], "eval": ["checkpoint=run.pt"]}
@@ -42,6 +47,51 @@ def checkpoint(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("command", "override"), CASES, ids=[f"{command} {override}" for command, override in CASES])
 def test_every_choice_composes(command, override):
     validate(command, composed(command, override))
+
+
+BUILT = [(command, override) for command, override in CASES if "_target_" in settings(*override.split("="))]
+SHAPES = {"iresnet_mnist": (1, 28, 28), "iresnet164": (3, 32, 32)}
+
+
+@pytest.mark.parametrize(("command", "override"), BUILT, ids=[f"{command} {override}" for command, override in BUILT])
+def test_every_choice_builds(command, override):
+    part, choice = override.split("=")
+    cfg = composed(command, override, *(["missing=0.5"] if override == "mask=random" else []))
+    if part == "mask":
+        save_masks("masks.npz", torch.arange(64).reshape(8, 8) > 3)
+        observed = build(cfg[part])((1, 8, 8), 3, 0, "test")
+        assert observed.shape == (3, 1, 8, 8) and observed.dtype == torch.bool and not observed.all()
+    elif part == "flow":
+        assert build(cfg[part], SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
+    elif part == "posterior":
+        arguments = (1, 8, 8) if choice == "amortised" else torch.zeros(2, 1, 8, 8)
+        assert isinstance(build(cfg[part], arguments), Posterior)
+    elif part == "solver":
+        assert build(cfg[part]).tolerance == cfg[part]["tolerance"]
+    else:
+        assert part == "lad" and hasattr(build(cfg[part]), "surrogate")
+
+
+@pytest.mark.parametrize(
+    ("choice", "shape", "convolutional", "dense"),
+    [
+        ("iresnet", (1, 8, 8), 8, 0),
+        ("iresnet", (1, 28, 28), 8, 0),
+        ("iresnet_mnist", (1, 28, 28), 24, 4),  # 3 · 24 + 1 = 73 convolutions, as i-ResNet counts
+        ("iresnet164", (3, 32, 32), 54, 0),  # 3 · 54 + 2 = 164 layers
+    ],
+)
+def test_flows(choice, shape, convolutional, dense):
+    flow = build(settings("flow", choice), shape)
+    branches = [layer.branch for layer in flow.layers if isinstance(layer, Residual)]
+    assert [branch.flat for branch in branches] == [False] * convolutional + [True] * dense
+    with torch.no_grad():
+        y = torch.rand(2, *shape)
+        flow.initialize(y)
+        x, G = flow.linearize(y)
+        assert x.shape == G.mv(y).shape == G.rmv(y).shape == y.shape and bool(x.isfinite().all())
+    lipschitz = flow.lipschitz()
+    assert len(lipschitz) == convolutional + dense and max(lipschitz) < 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -205,7 +205,7 @@ def test_when_every_solve_fails(model):
     assert record["rmse"]["mean"]["pooled"] is None and record["bound"] is None
 
 
-# --------------------------------------------------------------------------------------------------------- complete data
+# -------------------------------------------------------------------------------------------------------- complete data
 
 
 def gaussian_model(mean, deviation, classifier=None):
@@ -232,7 +232,8 @@ def test_bits_per_dimension_of_a_gaussian():
     for rows in torch.arange(N).split(protocol.batch_size):
         k = (grey.values[rows] * (levels - 1)).round().double()
         # The probability of a grey level is that of its cell, of size 1/levels.
-        total += float(law.log_prob((k + torch.rand(k.shape, generator=g)) / levels).sum()) - k.numel() * math.log(levels)
+        each = law.log_prob((k + torch.rand(k.shape, generator=g)) / levels) - math.log(levels)
+        total += float(each.sum())
     assert record["bits_per_dim"]["value"] == pytest.approx(-total / (N * 16 * math.log(2)), abs=1e-5)
 
 
@@ -249,8 +250,8 @@ def test_bits_per_dimension_in_closed_form():
     assert f"{levels} levels" in value["how"]
 
 
-def test_a_uniform_flow_takes_the_bits_of_its_levels():
-    """Where the density is one, a pixel takes log2(levels) bits."""
+def test_bits_per_dimension_of_a_flat_density():
+    """Where the density is p everywhere, a pixel takes log2(levels) − log2(p) bits."""
     model = gaussian_model(torch.full(SHAPE, 0.5), torch.full(SHAPE, 1e3))
     record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
     density = -math.log2(1e3 * math.sqrt(2 * math.pi))
@@ -264,7 +265,8 @@ def test_accuracy_on_complete_data():
     classifier.eval()
     with torch.no_grad():
         hits = classifier(TEST.values).argmax(1) == TEST.labels
-    assert record["accuracy"]["items"] == N and record["accuracy"]["value"] == pytest.approx(float(hits.double().mean()))
+    assert record["accuracy"]["items"] == N
+    assert record["accuracy"]["value"] == pytest.approx(float(hits.double().mean()))
 
 
 def test_progress_reaches_the_end(model):
