@@ -93,11 +93,13 @@ class BoundedConv2d(Bounded):
         super().__init__(conv.weight.detach(), conv.bias.detach(), (c_in, *size), bound)
 
     def product(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        # Channels last, in which convolutions with few channels are about twice as fast on a CPU.
+        z, weight = (t.contiguous(memory_format=torch.channels_last) for t in (z, weight))
         return F.conv2d(z, weight, bias, padding=weight.shape[-1] // 2)
 
     def product_transposed(self, u: Tensor, weight: Tensor) -> Tensor:
         # A convolution with the flipped kernel is the transpose, and on a CPU faster than conv_transpose2d.
-        return F.conv2d(u, weight.transpose(0, 1).flip(2, 3), padding=weight.shape[-1] // 2)
+        return self.product(u, weight.transpose(0, 1).flip(2, 3))
 
     @torch.no_grad()
     def certified_norm(self) -> float:
