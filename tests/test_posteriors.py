@@ -143,7 +143,7 @@ def test_the_network_begins_at_the_latent_of_the_filled_image():
 def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape):
     hidden = masks(shape)["random"]
     values = normal(3, *shape)
-    network = Amortised(shape, gaussian=False, residual=True).double()
+    network = Amortised(shape, gaussian=False).double()
     with torch.no_grad():
         for k, p in enumerate(network.parameters()):
             p.copy_(0.2 * normal(*p.shape, seed=k))

@@ -238,6 +238,14 @@ def test_a_step_in_which_everything_fails():
     assert all(name.endswith(".u") for name in differing(before, state(trainer))), "only power iterations went on"
 
 
+def test_a_run_that_solves_nothing_any_more_is_given_up():
+    objective = Objective(Failing(float("nan"), everything=True), CLADE())
+    trainer = fresh(*pictures(), objective=objective, plan=Plan(40, 8, 1e-2))
+    with pytest.raises(InputError, match="training diverged: no item could be solved in the last 20 steps"):
+        run(trainer)
+    assert trainer.step < 25
+
+
 def test_a_gradient_that_is_not_finite_is_skipped():
     @dataclasses.dataclass(frozen=True)
     class Broken(Objective):

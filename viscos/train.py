@@ -19,6 +19,8 @@ from viscos.inference.elbo import Step
 from viscos.model import Model
 from viscos.rng import generator
 
+_HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,6 +76,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate, betas=(0.9, 0.99))
         self.step = 0
+        self._wasted = 0
 
     @property
     def total(self) -> int:
@@ -114,6 +117,7 @@ class Trainer:
         if bool(torch.isfinite(norm)):
             self.optimizer.step()
             self.model.flow.renormalize()
+        self._check_progress(bool(torch.isfinite(norm)) and solver().get("failed", 0.0) < 1)
         figures |= {"rate": rate, "gradient": float(norm), "skipped": float(not torch.isfinite(norm))}
         return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), figures, solver(), noisy)
 
@@ -150,6 +154,15 @@ class Trainer:
             figures["cross_entropy"] = float(cross_entropy.detach())
             figures["accuracy"] = float((scores.argmax(1) == batch.label[ok]).double().mean())
         return loss, figures, solver
+
+    def _check_progress(self, useful: bool) -> None:
+        """Ends a run in which no item gives a gradient any more."""
+        self._wasted = 0 if useful else self._wasted + 1
+        if self._wasted >= _HOPELESS:
+            raise InputError(
+                f"training diverged: no item could be solved in the last {_HOPELESS} steps before step {self.step}; "
+                "lower learning_rate, or take solver=newton_krylov"
+            )
 
     def _check_lipschitz(self) -> None:
         """Refuses to go on with a flow that is not certified to be invertible."""

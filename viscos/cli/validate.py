@@ -130,7 +130,6 @@ RULES: dict[str, Rule] = {
     "dataset.levels": integer(2),
     "dataset.epochs": integer(1),
     "posterior.gaussian": flag,
-    "posterior.residual": flag,
     "mask.missing": optional(number(0, 1)),
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),

@@ -41,7 +41,6 @@ class Amortised(Posterior):
         shape: Sequence[int],
         channels: Sequence[int] = (4, 8, 16, 32),
         gaussian: bool = True,
-        residual: bool = False,
     ) -> None:
         super().__init__()
         if len(shape) != 3:
@@ -52,7 +51,6 @@ class Amortised(Posterior):
         self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
         widths = [2 * c, *channels, 2 * c]
-        self.residual = residual
         self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(widths))
         nn.init.zeros_(self.layers[-1].weight)  # type: ignore[arg-type]
         nn.init.zeros_(self.layers[-1].bias)  # type: ignore[arg-type]
@@ -86,8 +84,7 @@ class Amortised(Posterior):
         z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
         z = F.pixel_unshuffle(z, self.factor) if self.factor > 1 else z
         for k, layer in enumerate(self.layers):
-            out = layer(F.relu(z) if k else z)
-            z = z + out if self.residual and out.shape == z.shape else out
+            z = layer(F.relu(z) if k else z)
         z = F.pixel_shuffle(z, self.factor) if self.factor > 1 else z
         correction, log_scale = z.chunk(2, 1)
         return torch.where(batch.observed, filled, filled + correction), log_scale
