@@ -26,7 +26,7 @@ __all__ = ["Conditional", "InputError", "Solution", "Status", "condition", "load
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value  # also puts the function `condition` over the module of that name
+        globals()[name] = value
         return value
     if name in _PARTS:
         return importlib.import_module(f"viscos.{name}")

@@ -15,7 +15,7 @@ from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
 from viscos.posteriors import Amortised, Diagonal, Full, Householder, Posterior
-from viscos.rng import generator, item_noise
+from viscos.rng import ItemGenerators, generator, item_noise
 from viscos.roots import RootFinder, anderson, newton_krylov, paper
 
 POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "householder": Householder, "full": Full}
@@ -46,7 +46,7 @@ class Conditional:
         """Maximises the bound by Adam: `samples` draws of each item a step (the paper: 500 steps, 1e-2, 8 draws).
 
         With `decay` the rate falls to zero along a cosine. `progress` is called after each step with its number and its
-        figures. Calling `fit` again goes on from where it stands. Returns itself.
+        figures. Calling `fit` again goes on from the posterior as it stands. Returns itself.
         """
         parameters = list(self.posterior.parameters())
         if steps < 0 or samples < 1 or learning_rate <= 0:
@@ -79,7 +79,9 @@ class Conditional:
         self._solver_step += 1
         noise = self._noise(samples, 1_000_000 + key * samples)
         q = self.posterior(self.batch, self.flow)
-        estimate = self.objective.step(self.flow, self.batch, q, noise, generator(self.seed, "probe", key))
+        estimate = self.objective.step(
+            self.flow, self.batch, q, noise, ItemGenerators(self.seed, self.batch.index, samples, key)
+        )
         optimizer.zero_grad(set_to_none=True)
         # Items are independent, so each gets the mean over its own draws and the sum over items is maximised.
         (-estimate.surrogate.sum() / samples).backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 
 import torch
@@ -12,6 +13,37 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     """A CPU generator for one purpose, e.g. `generator(seed, "mask", split)`."""
     digest = hashlib.blake2b(repr((int(seed), *key)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+class ItemGenerators:
+    """A generator for each row of a batch of K·B draws, keyed by (seed, item, draw, key).
+
+    Probes that it gives make an item's optimisation independent of the batch that it stands in.
+    """
+
+    def __init__(self, seed: int, index: Tensor, draws: int, key: int) -> None:
+        self.rows = [generator(seed, "probe", item, k, key) for k in range(draws) for item in index.tolist()]
+        self.shared = generator(seed, "probe", key)
+
+    def clone_state(self) -> ItemGenerators:
+        """Generators that will give the same numbers."""
+        twin = copy.copy(self)
+        twin.rows, twin.shared = [row.clone_state() for row in self.rows], self.shared.clone_state()
+        return twin
+
+
+Generators = torch.Generator | ItemGenerators
+"""Where random numbers come from: one generator for a batch, or one for each of its rows."""
+
+
+def rademacher(like: Tensor, source: Generators, mask: Tensor | None = None) -> Tensor:
+    """Independent signs of the shape of `like` (B, …), zero outside `mask`; drawn on the CPU."""
+    if isinstance(source, ItemGenerators):
+        bits = torch.stack([torch.randint(0, 2, like.shape[1:], generator=row) for row in source.rows])
+    else:
+        bits = torch.randint(0, 2, like.shape, generator=source)
+    signs = bits.mul_(2).sub_(1).to(like)
+    return signs if mask is None else signs * mask
 
 
 def item_noise(

@@ -28,7 +28,7 @@ class Status(enum.IntEnum):
 _REMEDIES = {
     Status.CONVERGED: "converged",
     Status.BUDGET: "the budget of evaluations ran out: raise it, loosen the tolerance, or take solver=newton_krylov",
-    Status.STALLED: "no further progress: the restricted Jacobian may be singular; try another solver or partition",
+    Status.STALLED: "no further progress: the restricted Jacobian may be singular here; try solver=newton_krylov",
     Status.NON_FINITE: "the iterates left the range of the numbers: the start or the flow is not sane at this item",
 }
 

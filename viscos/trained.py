@@ -48,7 +48,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
 def model_state(
     model: Model, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, gaussian: Gaussian
 ) -> dict[str, Any]:
-    """What `read_model` needs, in plain containers."""
+    """What `load` needs, in plain containers."""
     kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
     return {"config": kept, "shape": list(shape), "classes": classes, "parts": model.parts(), "gaussian": fitted}

@@ -46,12 +46,17 @@ def make_masks(mask: dict[str, Any], images: Images, seed: int, split: str) -> T
     return build(mask)(images.shape, len(images), seed, split)
 
 
-def chosen_mask(cfg: dict[str, Any]) -> dict[str, Any] | None:
-    """The mask that the settings ask for: a group, or a rate alone; None if neither is given."""
+def chosen_mask(cfg: dict[str, Any], usual: float | None = None) -> dict[str, Any] | None:
+    """The mask that the settings ask for: a group, or a rate alone; None if neither is given.
+
+    `usual` is the rate of mask=random where none is given.
+    """
     mask, rate = cfg.get("mask"), cfg["missing"]
     if mask is None:
         return None if rate is None else {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
     if mask["_target_"].endswith(".RandomMask") and mask["missing"] is None:
+        if usual is not None:
+            return {**mask, "missing": usual}
         raise InputError("mask=random needs a rate, e.g. missing=0.5")
     if rate is not None and not mask["_target_"].endswith(".RandomMask"):
         raise InputError(f"missing={rate} is for mask=random, and another mask is given too; leave one of them out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
+from viscos.solution import Solution
 from viscos.trained import Trained, load
 
 TEST_ITEMS = 16
@@ -37,21 +39,15 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
     trained = load(cfg["checkpoint"], device)
     images, known, observed = _items(trained, cfg)
-    batch = incomplete(images.values, observed).to(device)
-    trained.model.flow.check(batch.values)
-    posterior = _posterior(trained, cfg, batch.filled())
-    conditional = Conditional(trained.model.flow, batch, posterior, make_objective(cfg), cfg["seed"])
+    trained.model.flow.check(images.values)
+    _posterior(trained, cfg, images.values[:1])  # refuses before anything is written
     runs.save_config(run_dir, cfg)
-    began = time.monotonic()
-    before = conditional.completions(2, antithetic=True)
+    chunks: list[_Chunk] = []
     with Log(run_dir) as log:
-        if posterior is not trained.model.posterior:
-            _fit(conditional, cfg, log)
-        fitted = time.monotonic()
-        done = conditional.completions(cfg["draws"], antithetic=True)
-        record = _record(trained, images, known, observed, before, done, conditional) | {
-            "fit_seconds": round(fitted - began, 1),
-            "draw_seconds": round(time.monotonic() - fitted, 2),
+        for rows in torch.arange(len(images)).split(cfg["batch_size"]):
+            chunks.append(_complete(trained, cfg, images.values[rows], observed[rows], rows, device, log))
+        done = _joined([chunk.done for chunk in chunks])
+        record = _record(trained, images, known, observed, chunks, done) | {
             "seed": cfg["seed"],
             "versions": versions(),
         }
@@ -65,12 +61,61 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """The results of some items."""
+
+    done: Completions
+    before: Completions | None
+    """A draw from the posterior before it was fitted, if it was."""
+    bound: Tensor
+    fit_seconds: float
+    draw_seconds: float
+
+
+def _complete(
+    trained: Trained,
+    cfg: dict[str, Any],
+    values: Tensor,
+    observed: Tensor,
+    rows: Tensor,
+    device: torch.device,
+    log: Log,
+) -> _Chunk:
+    batch = incomplete(values, observed, rows).to(device)
+    posterior = _posterior(trained, cfg, batch.filled())
+    conditional = Conditional(trained.model.flow, batch, posterior, make_objective(cfg), cfg["seed"])
+    before, began = None, time.monotonic()
+    if posterior is not trained.model.posterior:
+        before = conditional.completions(1)
+        began = time.monotonic()
+        _fit(conditional, cfg, log, int(rows[0]))
+    fitted = time.monotonic()
+    done = conditional.completions(cfg["draws"], antithetic=True)
+    drawn = time.monotonic()
+    return _Chunk(done, before, conditional.bound(2), fitted - began, drawn - fitted)
+
+
+def _joined(parts: list[Completions]) -> Completions:
+    """The completions of all items; the verdicts stand draw by draw."""
+    draws = len(parts[0].draws)
+
+    def column(name: str) -> Tensor:
+        return torch.cat([getattr(p.solution, name).unflatten(0, (draws, -1)) for p in parts], 1).flatten(0, 1)
+
+    solution = Solution(*(column(name) for name in ("value", "status", "residual", "evaluations", "fallback")))
+    return Completions(torch.cat([p.draws for p in parts], 1), torch.cat([p.latents for p in parts], 1), solution)
+
+
 def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tensor]:
     """What to complete, where it is known at all, and what is observed of it."""
     mask = chosen_mask(cfg)
     if cfg["input"] is None:
         images = load_images(trained.cfg["dataset"], "test", cfg["items"] or TEST_ITEMS)
-        return images, torch.ones_like(images.values, dtype=torch.bool), test_masks(trained, cfg, images)
+        observed = test_masks(trained, cfg, images)
+        if bool(observed.all()):
+            raise InputError("nothing is hidden under the masks of the run; say what is missing, e.g. mask=center8")
+        return images, torch.ones_like(images.values, dtype=torch.bool), observed
     images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
     if mask is None and bool(known.all()):
         raise InputError(f"{cfg['input']} has no holes (NaN); say what is missing, e.g. mask=center8 or mask=file")
@@ -88,14 +133,14 @@ def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior
     return trained.model.posterior
 
 
-def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log) -> None:
+def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) -> None:
     every = max(1, cfg["steps"] // 10)
-    with bar("fitting", cfg["steps"]) as progress:
+    with bar(f"fitting from item {first}" if first else "fitting", cfg["steps"]) as progress:
 
         def after(step: int, figures: dict[str, float]) -> None:
             if step % every == 0:
                 figures = figures | {"bound": float(conditional.bound(1, exact_below=100).nanmean())}
-                log.scalars("fit", figures, step)
+                log.scalars(f"fit/from_{first}", figures, step)
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
         conditional.fit(cfg["steps"], learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after)
@@ -106,9 +151,8 @@ def _record(
     images: Images,
     known: Tensor,
     observed: Tensor,
-    before: Completions,
+    chunks: list[_Chunk],
     done: Completions,
-    conditional: Conditional,
 ) -> dict[str, Any]:
     s = done.solution
     record: dict[str, Any] = {
@@ -125,8 +169,10 @@ def _record(
             "failed": float((~s.converged).double().mean()),
             "solves": len(s.status),
         },
+        "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
+        "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
     }
-    bound = conditional.bound(2)
+    bound = torch.cat([chunk.bound for chunk in chunks])
     if bool((~bound.isnan()).any()):
         record["bound"] = {"mean": float(bound.nanmean()), "items": int((~bound.isnan()).sum()), "unit": "nats an item"}
     hidden = known & ~observed  # where the truth is known and was not used
@@ -134,8 +180,11 @@ def _record(
         record["rmse"] = {
             "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
             "draw": _rmse(images, hidden, done.draws[0], done.ok[0]),
-            "first_iteration_draw": _rmse(images, hidden, before.draws[0], before.ok[0]),
         }
+        befores = [chunk.before for chunk in chunks if chunk.before is not None]
+        if befores:
+            before = _joined(befores)
+            record["rmse"]["first_iteration_draw"] = _rmse(images, hidden, before.draws[0], before.ok[0])
         if trained.baseline is not None:
             gaussian = trained.baseline.conditional(images.values, observed)
             record["rmse"]["gaussian_mean"] = _rmse(images, hidden, gaussian, None)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
+    chosen_mask,
     load_images,
     make_masks,
     make_objective,
@@ -37,7 +38,8 @@ from viscos.trained import model_state, restore_gaussian
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"]}
+    cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"], "mask": chosen_mask(cfg, usual=0.5)}
+    cfg["missing"] = cfg["mask"].get("missing")
     train = load_images(cfg["dataset"], "train", cfg["train_items"])
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None

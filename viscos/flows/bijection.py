@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from viscos.errors import InputError
 from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
+from viscos.rng import Generators
 from viscos.roots import LatentEquation, RootFinder, anderson
 from viscos.solution import Solution
 
@@ -43,9 +44,7 @@ class Flow(nn.Module):
         """x = g(y) (B, …)."""
         return self.to_latent_and_ladj(y)[0]
 
-    def to_latent_and_ladj_surrogate(
-        self, y: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         """x = g(y) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
         return self.to_latent_and_ladj(y)
 

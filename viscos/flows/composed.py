@@ -12,8 +12,9 @@ from viscos.flows.layer import Layer
 from viscos.flows.residual import Residual
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
+from viscos.rng import Generators
 from viscos.roots import RootFinder
-from viscos.solution import Solution
+from viscos.solution import Solution, Status, item_max
 
 
 class Composed(Flow):
@@ -37,9 +38,7 @@ class Composed(Flow):
             total = total + ladj
         return y, total
 
-    def to_latent_and_ladj_surrogate(
-        self, y: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         generator, total = generator or torch.Generator().manual_seed(0), y.new_zeros(len(y))
         for layer in self.layers:
             y, ladj = layer.ladj_surrogate(y, generator)
@@ -63,20 +62,24 @@ class Composed(Flow):
     def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
         """y = f(x), layer by layer; each counts its share of an evaluation of the network.
 
-        With a `solver`, the root of g(y) = x instead.
+        `residual` is max |g(y) − x| at the end, evaluated once more without being counted; where it is above 1e-4
+        (1e-8 in double) times max(1, |x|), an item whose layers all converged is `STALLED` all the same. With a
+        `solver`, the root of g(y) = x instead.
         """
         if solver is not None:
             return super().to_data(x, solver)
         share = 1 / max(1, sum(isinstance(layer, Residual) for layer in self.layers))
-        status = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        residual, evaluations = x.new_zeros(len(x)), x.new_zeros(len(x))
+        wanted, status = x, torch.zeros(len(x), dtype=torch.long, device=x.device)
+        evaluations = x.new_zeros(len(x))
         for layer in reversed(self.layers):
             found = layer.inverse(x)
             x = found.value
             status = torch.maximum(status, found.status)
-            residual = torch.maximum(residual, found.residual)
             evaluations = evaluations + found.evaluations * share
-        return Solution(x, status, residual, evaluations)
+        residual = item_max(self.to_latent(x) - wanted)
+        limit = (1e-8 if x.dtype == torch.float64 else 1e-4) * item_max(wanted).clamp_min(1)
+        off = (status == Status.CONVERGED) & ~(residual <= limit)
+        return Solution(x, torch.where(off, int(Status.STALLED), status), residual, evaluations)
 
     @torch.no_grad()
     def skeleton(self, y: Tensor) -> AffineSkeleton:

@@ -9,6 +9,7 @@ from torch import Tensor
 from viscos.flows.layer import Layer
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
+from viscos.rng import Generators
 from viscos.solution import Solution
 
 
@@ -35,7 +36,7 @@ class Squeeze(Layer):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self(y), _Moved(self, y.shape)
 
-    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         return self(y), y.new_zeros(len(y))
 
     def inverse(self, x: Tensor) -> Solution:

@@ -20,7 +20,7 @@ def iresnet(
     blocks: Sequence[int] = (8,),
     channels: int | Sequence[int] = 32,
     fully_connected: int = 0,
-    start: str = "gaussian",
+    start: str = "none",
     activation: str = "lipswish",
     coefficient: float = 0.9,
     series: Series | None = None,

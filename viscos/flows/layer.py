@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from viscos.errors import InputError
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import Diagonal, LinearOperator
+from viscos.rng import Generators
 from viscos.solution import Solution
 
 
@@ -31,11 +32,11 @@ class Layer(nn.Module):
         """The value (B, …) and the Jacobian as an operator, without a graph."""
         raise NotImplementedError
 
-    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The value (B, …) and the log absolute determinant of the Jacobian, or an unbiased estimate of it (B,)."""
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+        """The value (B, …) and the log absolute determinant of the Jacobian, or an estimate of it (B,)."""
         raise NotImplementedError
 
-    def ladj_surrogate(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         """The value (B, …) and a number whose expected gradient is that of the log absolute determinant (B,)."""
         return self.ladj(y, generator)
 
@@ -85,7 +86,7 @@ class Affine(Layer):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self(y), InvertibleDiagonal(self.log_scale.detach().exp()[None], len(y))
 
-    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         return self(y), (self.log_scale.sum() * self.entries).expand(len(y))
 
     def inverse(self, x: Tensor) -> Solution:

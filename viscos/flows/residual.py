@@ -13,6 +13,7 @@ from viscos.flows.lipschitz import ACTIVATIONS, Bounded, BoundedConv2d, BoundedL
 from viscos.flows.series import Series
 from viscos.iterate import iterate
 from viscos.linear import Inverse, LinearOperator, Neumann
+from viscos.rng import Generators
 from viscos.solution import Solution, item_dot, item_max
 
 
@@ -132,7 +133,7 @@ class Residual(Layer):
         h, jacobian = self.branch.linearize(y)
         return y + h, ResidualJacobian(jacobian)
 
-    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         if y[0].numel() <= self.exact_below:
             return self._exact(y)
         h, jacobian = self.branch.linearize(y.detach())
@@ -143,7 +144,7 @@ class Residual(Layer):
         x, surrogate = self.ladj_surrogate(y, twin)  # lends the value its gradient
         return x, value + surrogate - surrogate.detach()
 
-    def ladj_surrogate(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         if y[0].numel() <= self.exact_below:
             return self._exact(y)
         _, jacobian = self.branch.linearize(y.detach())

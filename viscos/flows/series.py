@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from viscos.linear import LinearOperator
+from viscos.rng import Generators, ItemGenerators, rademacher
 from viscos.solution import item_dot
 
 
@@ -32,18 +33,19 @@ class Series:
     count: int = 1
     """Hutchinson probes."""
 
-    def coefficients(self, generator: torch.Generator) -> list[float]:
+    def coefficients(self, generator: Generators) -> list[float]:
         """The weight of each term k = 0, 1, …: one, then one over the probability of reaching the term."""
         weights = [1.0] * self.terms
         if self.roulette <= 0:
             return weights
+        shared = generator.shared if isinstance(generator, ItemGenerators) else generator
         stay, reach = self.roulette / (1 + self.roulette), 1.0
-        while float(torch.rand((), generator=generator)) < stay:
+        while float(torch.rand((), generator=shared)) < stay:
             reach *= stay
             weights.append(1 / reach)
         return weights
 
-    def value(self, A: LinearOperator, like: Tensor, generator: torch.Generator) -> Tensor:
+    def value(self, A: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
         """An estimate of log det(I + A) (B,), without a gradient."""
         total = like.new_zeros(len(like))
         for _ in range(self.count):
@@ -55,7 +57,7 @@ class Series:
                 sign = -sign
         return total
 
-    def probes(self, A: LinearOperator, like: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def probes(self, A: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs (v, u) such that E[uᵀ (∇A) v] = ∇ log det(I + A)."""
         for _ in range(self.count):
             v = rademacher(like, generator)
@@ -64,9 +66,3 @@ class Series:
                 w = -A.rmv(w)
                 u = u + weight * w
             yield v, u
-
-
-def rademacher(like: Tensor, generator: torch.Generator, mask: Tensor | None = None) -> Tensor:
-    """Independent signs of the shape of `like` (B, …), zero outside `mask`; drawn on the CPU."""
-    signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
-    return signs if mask is None else signs * mask

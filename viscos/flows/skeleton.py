@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from viscos.linear import CG, Block, Chain, Diagonal, Inverse, LinearOperator, SharedSymmetric
+from viscos.rng import rademacher
 
 if TYPE_CHECKING:
     from viscos.flows.bijection import Flow
@@ -61,8 +62,7 @@ def estimated_skeleton(flow: Flow, y: Tensor, probes: int = 8, exact_below: int 
         generator = torch.Generator().manual_seed(0)
         diagonal = torch.zeros_like(y)
         for _ in range(probes):
-            v = torch.randint(0, 2, y.shape[1:], generator=generator).to(y) * 2 - 1
-            v = v.expand_as(y).contiguous()
+            v = rademacher(y[:1], generator).expand_as(y).contiguous()
             diagonal += v * G.mv(v) / probes
     size = diagonal.abs().flatten(1).median(1).values.clamp_min(1e-6).view(-1, *[1] * (y.dim() - 1))
     sign = torch.where(diagonal < 0, -1.0, 1.0).to(y.dtype)

@@ -9,6 +9,7 @@ from viscos.flows.layer import Layer
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.gaussian import Gaussian
 from viscos.linear import LinearOperator, SharedSymmetric
+from viscos.rng import Generators
 from viscos.solution import Solution
 
 
@@ -57,7 +58,7 @@ class Whitening(Layer):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self(y), _InvertibleSymmetric(self.W, self.W_inverse, y.shape)
 
-    def ladj(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         return self(y), self.log_det.expand(len(y))
 
     def inverse(self, x: Tensor) -> Solution:

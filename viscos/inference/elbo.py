@@ -13,6 +13,7 @@ from viscos.inference.schur import Completion, complete, log_evidence_term
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentGaussian
+from viscos.rng import Generators
 from viscos.roots import RootFinder, anderson, implicit
 from viscos.roots.equation import LinearSolver
 from viscos.solution import per_item
@@ -57,7 +58,7 @@ class Objective:
         batch: Incomplete,
         q: LatentGaussian,
         noise: Tensor,
-        generator: torch.Generator,
+        generator: Generators,
     ) -> Step:
         """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
         x_hidden = q.sample(noise)
@@ -106,7 +107,10 @@ class Objective:
         generator: torch.Generator,
         exact_below: int = 1024,
     ) -> tuple[Tensor, Completion]:
-        """log p(y) − log q(y^H) of each draw (K, B), whose mean is the bound; NaN where the solve failed."""
+        """log p(y) − log q(y^H), both densities over data, of each draw (K, B); NaN where the solve failed.
+
+        Their mean is the bound.
+        """
         x_hidden = q.sample(noise).flatten(0, 1)
         completion = self._complete(flow, batch, q, x_hidden)
         rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)

@@ -36,13 +36,10 @@ def complete(
     """Finds y^H with g^H(y^H; y^O) = x^H, for y (B, …) of which only O matters, and x (B, …) of which only H matters.
 
     `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates
-    left
-    the numbers, `y` has the guess instead, marked as failed: it cannot harm what is computed from the batch.
+    left the numbers, the holes are zero and the item is marked as failed: it cannot harm the rest of the batch.
     """
     equation = LatentEquation.build(flow, y, hidden, x)
     guess = equation.start() if start is None else torch.where(hidden, start, 0)
-    if start is not None:
-        guess = guess - equation.precondition(equation.residual(guess))
     solution = solver.solve(equation, guess)
     value = torch.where(per_item(torch.isfinite(solution.residual), y), solution.value, 0)
     return Completion(equation.complete(value), hidden, solution, equation.preconditioner)

@@ -12,7 +12,9 @@ from viscos.roots.equation import LinearSolver
 class BlockSolver:
     """(G^HH)⁻ᵀ at one completion, and a ledger: which items were solved, and how many products that took.
 
-    An item that was not solved gets zero, so that it cannot harm the shared parameters, and is marked in `ok`.
+    An item that was not solved gets zero and is marked in `ok`. A probe that failed takes the item out of the
+    surrogate; an adjoint that failed, in the backward pass, leaves out the item's part through the solution, and shows
+    in the counts.
     """
 
     def __init__(

@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from viscos.flows.bijection import Flow
-from viscos.flows.series import rademacher
 from viscos.logdet.block import BlockSolver
+from viscos.rng import Generators, rademacher
 from viscos.solution import item_dot
+
+_WRONG = 0.05  # relative error of a product with J above which an item counts as failed
 
 
 class LogDetEstimator(Protocol):
     """Anything that gives the gradient of log|det J^OO|."""
 
-    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x = g(y) (B, …) and the surrogate (B,), both differentiable in y (B, …) and in the flow's parameters."""
         ...
 
@@ -33,7 +35,7 @@ class LogDetEstimator(Protocol):
 class Exact:
     """The dense Jacobian and `slogdet`: for few entries, and for tests."""
 
-    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and log|det J^OO| itself."""
         batch, d = len(y), y[0].numel()
         basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
@@ -54,7 +56,7 @@ class CLADE:
 
     probes: int = 1
 
-    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         x, ladj = flow.to_latent_and_ladj_surrogate(y, generator)
         total = -ladj
@@ -81,7 +83,7 @@ class NLADE:
     tolerance: float = 1e-3
     """Relative residual of the products with J, layer by layer; a probe need not be known better than its noise."""
 
-    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         total, x = y.new_zeros(len(y)), None
         J = block.G.inverse(self.tolerance)
@@ -90,6 +92,8 @@ class NLADE:
             with torch.no_grad():
                 a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
             x, Ga = flow.to_latent_and_tangent(y, a)
+            error = (Ga.detach() - v).flatten(1).norm(dim=1)
+            block.ok &= error <= _WRONG * v.flatten(1).norm(dim=1)  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes
         assert x is not None
         return x, total
@@ -97,12 +101,15 @@ class NLADE:
 
 @dataclass(frozen=True)
 class Auto:
-    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H in the batch."""
+    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H.
+
+    One choice for the whole batch; name an estimator to make an item's fit independent of its neighbours' masks.
+    """
 
     probes: int = 1
     exact_below: int = 16
 
-    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         return self.choose(block.hidden).surrogate(flow, y, block, generator)
 

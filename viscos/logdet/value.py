@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.linear import Block, LinearOperator, dense
+from viscos.rng import rademacher
 from viscos.solution import item_dot
 
 
@@ -32,8 +33,7 @@ def lanczos_value(
     """
     total = like.new_zeros(len(like))
     for _ in range(probes):
-        signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
-        v = signs if mask is None else signs * mask
+        v = rademacher(like, generator, mask)
         total += 0.5 * _quadrature(operator, v, steps) / probes
     return total
 

@@ -60,16 +60,20 @@ class LatentEquation:
     """The wanted latent (B, …); only its entries on H matter."""
     preconditioner: LinearOperator
     """Close to (G^HH)⁻¹."""
+    skeleton: Skeleton | None = None
+    """The flow's affine skeleton for the whole batch."""
 
     @staticmethod
     def build(flow: Invertible, y: Tensor, hidden: Tensor, x: Tensor) -> LatentEquation:
         """The equation for data `y` (anything finite where hidden), preconditioned by the flow's affine skeleton."""
         y = torch.where(hidden, 0, y)
-        return LatentEquation(flow, y, hidden, x, flow.skeleton(y).inverse_block(hidden))
+        skeleton = flow.skeleton(y)
+        return LatentEquation(flow, y, hidden, x, skeleton.inverse_block(hidden), skeleton)
 
     def start(self) -> Tensor:
         """The solution that the affine skeleton would have (B, …)."""
-        defect = torch.where(self.hidden, self.x - self.flow.skeleton(self.y).apply(self.y), 0)
+        skeleton = self.skeleton or self.flow.skeleton(self.y)
+        defect = torch.where(self.hidden, self.x - skeleton.apply(self.y), 0)
         return torch.where(self.hidden, self.preconditioner.mv(defect), 0)
 
     def complete(self, z: Tensor) -> Tensor:

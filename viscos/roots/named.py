@@ -22,6 +22,9 @@ def newton_krylov(tolerance: float = 1e-3, budget: float = 500, restart: int = 3
 def paper(
     tolerance: float = 1e-3, budget: float = 2000, mixing: float = 0.5, decay: float = 0.95, newton_budget: float = 2000
 ) -> Fallback:
-    """The paper's Algorithm 1 with its damping, then its Newton–Krylov on (F)."""
+    """The paper's Algorithm 1 with its damping, then its Newton–Krylov on (F); from the start that the caller has.
+
+    The paper starts at y^H = f^H(0, x^H): that is `AlternatingFixedPoint.solve(equation)` without a start.
+    """
     first = AlternatingFixedPoint(tolerance, budget, mixing, decay)
     return Fallback(first, OnData(NewtonKrylov(tolerance, newton_budget)))
