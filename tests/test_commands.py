@@ -612,5 +612,5 @@ def test_impute_in_batches_is_impute_at_once(trained):
     whole, parts = viscos("impute", *words), viscos("impute", *words, "batch_size=3")
     a, b = completions(whole), completions(parts)
     assert a["draws"].shape == b["draws"].shape == (2, 4, 1, 8, 8)
-    np.testing.assert_allclose(a["draws"], b["draws"], atol=5e-3)  # a fit does not depend on the batch, to the tolerance
+    np.testing.assert_allclose(a["draws"], b["draws"], atol=5e-3)  # a fit does not depend on its batch
     assert figures(parts)["bound"]["items"] == 4
