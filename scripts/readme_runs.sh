@@ -4,7 +4,4 @@ set -euo pipefail
 
 viscos train
 viscos train dataset=mnist missing=0.9 epochs=1 test_items=1000
-run="$(ls -d outputs/train/*/ | tail -1)"
-viscos eval checkpoint="$run" items=1000 draws=32
-viscos bench checkpoint="$run"
-viscos impute checkpoint="$run" mask=center8 steps=200
+viscos bench checkpoint="$(ls -d outputs/train/*/ | tail -1)" repeats=7

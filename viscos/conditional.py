@@ -22,6 +22,9 @@ POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "h
 SOLVERS: dict[str, Callable[[], RootFinder]] = {"anderson": anderson, "newton_krylov": newton_krylov, "paper": paper}
 LADS: dict[str, Callable[[], LogDetEstimator]] = {"auto": Auto, "exact": Exact, "clade": CLADE, "nlade": NLADE}
 
+# Numbers of an item's draws: those of `sample` begin at 0, and the others far enough away not to meet them.
+_MEAN, _BOUND, _FIT = 500_000, 750_000, 1_000_000
+
 
 class Conditional:
     """The conditional distribution p(y^H | y^O) of a flow, approximated by q.
@@ -31,7 +34,7 @@ class Conditional:
 
     def __init__(self, flow: Flow, batch: Incomplete, posterior: Posterior, objective: Objective, seed: int) -> None:
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
-        self._solver_step = 0
+        self._fitted = 0
         self._drawn = 0
 
     def fit(
@@ -75,9 +78,9 @@ class Conditional:
         step: int,
         progress: Callable[[int, dict[str, float]], None] | None,
     ) -> None:
-        key = self._solver_step
-        self._solver_step += 1
-        noise = self._noise(samples, 1_000_000 + key * samples)
+        key = self._fitted
+        self._fitted += 1
+        noise = self._noise(samples, _FIT + key * samples)
         q = self.posterior(self.batch, self.flow)
         estimate = self.objective.step(
             self.flow, self.batch, q, noise, ItemGenerators(self.seed, self.batch.index, samples, key)
@@ -87,18 +90,7 @@ class Conditional:
         (-estimate.surrogate.sum() / samples).backward()
         optimizer.step()
         if progress is not None:
-            solution = estimate.completion.solution
-            progress(
-                step,
-                {
-                    "residual": float(solution.residual[solution.converged].max())
-                    if solution.converged.any()
-                    else float("nan"),
-                    "failed": float((~estimate.ok).double().mean()),
-                    "evaluations": float(solution.evaluations.mean()),
-                    "fallback": float(solution.fallback.double().mean()),
-                },
-            )
+            progress(step, estimate.figures())
 
     def sample(self, n: int = 1) -> Tensor:
         """n new draws (n, B, …); observed entries bit for bit, hidden ones NaN where the solve failed."""
@@ -109,29 +101,17 @@ class Conditional:
         if n < 1:
             raise InputError(f"the number of draws must be at least 1, got {n}")
         first, self._drawn = self._drawn, self._drawn + n
-        return impute(
-            self.flow,
-            self.posterior,
-            self.batch,
-            self.objective.solver,
-            draws=n,
-            seed=self.seed,
-            first=first,
-            antithetic=antithetic,
-        )
+        return self._impute(n, first, antithetic)
 
     def mean(self, draws: int = 32) -> Tensor:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
+        return self._impute(draws, _MEAN, antithetic=True).mean()
+
+    def _impute(self, n: int, first: int, antithetic: bool) -> Completions:
+        flow, solver = self.flow, self.objective.solver
         return impute(
-            self.flow,
-            self.posterior,
-            self.batch,
-            self.objective.solver,
-            draws=draws,
-            seed=self.seed,
-            first=500_000,
-            antithetic=True,
-        ).mean()
+            flow, self.posterior, self.batch, solver, draws=n, seed=self.seed, first=first, antithetic=antithetic
+        )
 
     @torch.no_grad()
     def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Tensor:
@@ -139,7 +119,7 @@ class Conditional:
 
         Log-determinants are exact for items of up to `exact_below` entries, else estimated by Lanczos quadrature.
         """
-        noise = self._noise(draws, 750_000)
+        noise = self._noise(draws, _BOUND)
         q = self.posterior(self.batch, self.flow)
         weight, _ = self.objective.log_weight(
             self.flow, self.batch, q, noise, generator(self.seed, "bound"), exact_below=exact_below

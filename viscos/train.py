@@ -15,7 +15,6 @@ from viscos.batch import Incomplete
 from viscos.data.incomplete import IncompleteImages, epoch_order
 from viscos.errors import InputError
 from viscos.inference import Objective
-from viscos.inference.elbo import Step
 from viscos.model import Model
 from viscos.rng import generator
 
@@ -142,9 +141,7 @@ class Trainer:
             step = self.objective.step(flow, batch, q, noise[None].to(self.device), probes)
             x, ok = step.x, step.ok
             loss = -step.surrogate.sum() / ok.sum().clamp_min(1)
-
-            def solver() -> dict[str, float]:
-                return solver_figures(step)
+            solver = step.figures
 
         figures: dict[str, float] = {}
         if self.model.classifier is not None and batch.label is not None and int(ok.sum()) > 1:
@@ -192,16 +189,3 @@ def dequantise(values: Tensor, levels: int, g: torch.Generator) -> Tensor:
     """Grey levels k/(levels − 1) as (k + u)/levels with u uniform in [0, 1)."""
     u = torch.rand(values.shape, generator=g).to(values.device)
     return (values * (levels - 1) + u) / levels
-
-
-def solver_figures(step: Step) -> dict[str, float]:
-    """What the solves of one step cost, and how they ended."""
-    solution = step.completion.solution
-    solved = solution.residual[solution.converged]
-    return {
-        "evaluations": float(solution.evaluations.mean()),
-        "residual": float(solved.max()) if len(solved) else float("nan"),
-        "fallback": float(solution.fallback.double().mean()),
-        "failed": float((~step.ok).double().mean()),
-        "products": float(step.block.products.mean()),
-    }

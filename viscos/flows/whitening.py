@@ -25,7 +25,6 @@ class Whitening(Layer):
     W_inverse: Tensor
     mean: Tensor
     log_det: Tensor
-    initialized: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -34,7 +33,6 @@ class Whitening(Layer):
         self.register_buffer("W_inverse", torch.eye(d))
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("log_det", torch.zeros(()))
-        self.register_buffer("initialized", torch.tensor(False))
 
     @torch.no_grad()
     def set_gaussian(self, gaussian: Gaussian) -> None:
@@ -44,7 +42,6 @@ class Whitening(Layer):
         self.W_inverse.copy_(torch.linalg.inv(W))
         self.log_det.copy_(torch.linalg.slogdet(W)[1])
         self.mean.copy_(gaussian.mean.view_as(self.mean))
-        self.initialized.fill_(True)
 
     def _product(self, v: Tensor, matrix: Tensor) -> Tensor:
         return (v.flatten(1) @ matrix).reshape(v.shape)

@@ -38,6 +38,18 @@ class Step:
         """True where the completion and the probes were solved (K·B,), bool."""
         return self.completion.solution.converged & self.block.ok
 
+    def figures(self) -> dict[str, float]:
+        """What the solves cost, and how they ended; after the backward pass, which solves too."""
+        solution = self.completion.solution
+        solved = solution.residual[solution.converged]
+        return {
+            "evaluations": float(solution.evaluations.mean()),
+            "residual": float(solved.max()) if len(solved) else float("nan"),
+            "fallback": float(solution.fallback.double().mean()),
+            "failed": float((~self.ok).double().mean()),
+            "products": float(self.block.products.mean()),
+        }
+
 
 @dataclass(frozen=True)
 class Objective:
