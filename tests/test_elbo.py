@@ -233,10 +233,14 @@ def projected(objective, problem, seeds, draws):
         fresh = normal(draws, *noise.shape[1:], seed=1000 + seed)
         step = objective.step(flow, batch, posterior(batch, flow), fresh, generator(seed, "probes"))
         grads = torch.autograd.grad(step.surrogate.sum() / draws, parameters, allow_unused=True)
-        runs.append(torch.stack([
-            torch.zeros((), dtype=F64) if g is None else (g * normal(*p.shape, seed=100 + k)).sum()
-            for k, (p, g) in enumerate(zip(parameters, grads, strict=True))
-        ]))
+        runs.append(
+            torch.stack(
+                [
+                    torch.zeros((), dtype=F64) if g is None else (g * normal(*p.shape, seed=100 + k)).sum()
+                    for k, (p, g) in enumerate(zip(parameters, grads, strict=True))
+                ]
+            )
+        )
     return torch.stack(runs)
 
 

@@ -16,6 +16,7 @@ from viscos.linear import (
     LinearOperator,
     Matrix,
     Neumann,
+    PrincipalInverse,
     SharedSymmetric,
     dense,
 )
@@ -257,6 +258,15 @@ def operators():
     padded = torch.where(m[:, :, None] & m[:, None, :], A, torch.diag_embed((~m).to(F64)))
     base = Matrix(A, (3, 2, 3))
     near = torch.eye(6, dtype=F64) + 0.1 * A
+    P = C[1] @ C[1].mT + torch.eye(6, dtype=F64)
+    few = torch.zeros(3, 6, dtype=torch.bool)
+    few[0, 2], few[1, :2] = True, True
+    few = few.view(3, 2, 3)
+
+    def principal(hidden):
+        h = hidden.flatten(1)
+        block = torch.where(h[:, :, None] & h[:, None, :], P, torch.diag_embed((~h).to(F64)))
+        return PrincipalInverse(P, torch.linalg.inv(P), hidden), torch.linalg.inv(block)
 
     def fn(y):
         return torch.tanh((A @ y.flatten(1).unsqueeze(-1)).view_as(y)) + y**3
@@ -276,6 +286,11 @@ def operators():
         "block of a transpose": (Block(base.T, mask), padded.mT),
         "chain": (Chain([base, Matrix(C, (3, 2, 3))], (3, 2, 3)), C @ A),
         "inverse": (Inverse(Matrix(near, (3, 2, 3)), GMRES(1e-13)), torch.linalg.inv(near)),
+        "principal inverse, few hidden": principal(few),
+        "principal inverse, few observed": principal(~few),
+        "principal inverse, one mask": principal(few[1:2].expand(3, 2, 3)),
+        "principal inverse, nothing hidden": principal(torch.zeros_like(few)),
+        "principal inverse, all hidden": principal(torch.ones_like(few)),
         "jacobian": (Jacobian(fn, y), dense_jacobian(fn, y)),
         "jacobian of a linear map": (Jacobian(turned, y), dense_jacobian(turned, y)),
         "jacobian of the identity": (Jacobian(lambda y: y, y), torch.eye(6, dtype=F64).expand(3, 6, 6)),

@@ -35,12 +35,18 @@ def shaken_map(linear, seed, size=1.0):
 maps = st.one_of(
     st.builds(
         lambda c_in, c_out, kernel, h, w, bound: BoundedConv2d(c_in, c_out, kernel, (h, w), bound).double(),
-        st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 3, 5]), st.integers(1, 7), st.integers(1, 7),
+        st.integers(1, 4),
+        st.integers(1, 5),
+        st.sampled_from([1, 3, 5]),
+        st.integers(1, 7),
+        st.integers(1, 7),
         st.floats(0.3, 0.97),
     ),
     st.builds(
         lambda a, b, bound: BoundedLinear(a, b, bound).double(),
-        st.integers(1, 8), st.integers(1, 8), st.floats(0.3, 0.97),
+        st.integers(1, 8),
+        st.integers(1, 8),
+        st.floats(0.3, 0.97),
     ),
 )
 
@@ -126,9 +132,42 @@ def test_activations(name, dtype):
         z = torch.linspace(-30, 30, 6001, dtype=dtype, requires_grad=True)
         value, slope = activation.value_and_slope(z)
         assert torch.equal(value, activation(z))
-        (derivative,) = torch.autograd.grad(value.sum(), z)
+        (derivative,) = torch.autograd.grad(activation(z).sum(), z)
         assert torch.allclose(slope, derivative, atol=1e-6 if dtype == torch.float32 else 1e-12)
         assert slope.abs().max() <= 1
+
+
+@pytest.mark.parametrize("name", list(ACTIVATIONS))
+def test_the_tangent_of_an_activation_and_its_gradients(name):
+    """Against automatic differentiation, twice where the slope is differentiated; the slope's own parameter too."""
+    activation = ACTIVATIONS[name]().double()
+    z, t = normal(7, 3, seed=1).mul(3).requires_grad_(), normal(7, 3, seed=2).requires_grad_()
+    leaves = [z, t, *activation.parameters()]
+    value, moved = activation.tangent(z, t)
+    (slope,) = torch.autograd.grad(activation(z).sum(), z, create_graph=True)
+    assert torch.allclose(value, activation(z)) and torch.allclose(moved, slope * t)
+    a, b = normal(7, 3, seed=3), normal(7, 3, seed=4)
+    found = torch.autograd.grad((a * value).sum() + (b * moved).sum(), leaves)
+    wanted = torch.autograd.grad((a * activation(z)).sum() + (b * slope * t).sum(), leaves)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+
+    def both(z, t):
+        return activation.tangent(z, t)
+
+    def plain(z, t):
+        return torch.func.jvp(activation, (z,), (t,))
+
+    z, t = z.detach(), t.detach()
+    for one, other in zip(torch.func.jvp(both, (z, t), (a, b)), torch.func.jvp(plain, (z, t), (a, b)), strict=True):
+        assert all(torch.allclose(p, q, atol=1e-12) for p, q in zip(one, other, strict=True))
+    for mode in (torch.func.jacrev, torch.func.jacfwd):
+        found, wanted = mode(both, (0, 1))(z, t), mode(plain, (0, 1))(z, t)
+        assert all(
+            torch.allclose(p, q, atol=1e-12)
+            for f, w in zip(found, wanted, strict=True)
+            for p, q in zip(f, w, strict=True)
+        )
 
 
 def test_lipswish_does_not_overflow():

@@ -363,8 +363,12 @@ def test_the_implicit_gradient_against_automatic_differentiation_of_newton():
     z = torch.zeros_like(y)
     for _ in range(12):
         r = torch.where(hidden, flow.to_latent(full(z)) - x, 0)
-        G = torch.stack([torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None])[0], v, create_graph=True)
-                         for v in full(z)])
+        G = torch.stack(
+            [
+                torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None])[0], v, create_graph=True)
+                for v in full(z)
+            ]
+        )
         mask = hidden[:, :, None] & hidden[:, None, :]
         B = torch.where(mask, G, torch.diag_embed((~hidden).to(F64)))
         z = z - torch.linalg.solve(B, r)

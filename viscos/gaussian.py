@@ -5,10 +5,8 @@ With S the covariance, μ the mean and O, H the observed and hidden entries of a
     E[y^H | y^O] = μ^H + S^HO (S^OO)⁻¹ (y^O − μ^O)
     log p(y^O)   = −½ [ rᵀ (S^OO)⁻¹ r + log det S^OO + |O| log 2π ],   r = y^O − μ^O
 
-Every item of a batch has its own O. With P the projection on O, P S P + (I − P) has the same inverse and determinant
-on O and one size for all, so one batched Cholesky factorisation serves a whole chunk. Its rows outside O are those of
-the identity; sorted to the end, all but the longest item's are dropped, which changes no result and, with much
-missing, nearly all of the cost. With little missing the same is done with H and S⁻¹, see `_through_hidden`.
+Every item of a batch has its own O, see `viscos.linear.principal`. With little missing, H and S⁻¹ take the place of O
+and S, see `regression`.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from viscos.batch import Incomplete, incomplete
 from viscos.errors import InputError
+from viscos.linear.principal import PrincipalBlocks, longest
 
 ROWS = 4096
 """Training items taken at a time: large enough for fast products, small enough for little memory."""
@@ -127,8 +126,8 @@ class Gaussian:
         batch = self._batch(values, observed)
         y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
         parts = []
-        for rows in self._rows(known):
-            block = _Block.of(self.covariance, known[rows])
+        for rows in _rows(len(known), longest(known)):
+            block = PrincipalBlocks.of(self.covariance, known[rows])
             residual = block.gather((y - self.mean)[rows])
             distance = (residual * block.solve(residual)).sum(1)
             parts.append(-0.5 * (distance + block.log_det() + known[rows].sum(1).double() * math.log(2 * math.pi)))
@@ -151,76 +150,26 @@ class Gaussian:
         return batch
 
     def _correction(self, known: Tensor, difference: Tensor) -> Tensor:
-        """S^:O (S^OO)⁻¹ difference^O (B, d), right on H at least; `difference` may be anything outside O."""
-        difference = torch.where(known, difference, 0.0)
-        few = _longest(~known) < _longest(known)
-        route = self._through_hidden if few else self._through_observed
-        return torch.cat([route(known[rows], difference[rows]) for rows in self._rows(~known if few else known)])
-
-    def _through_observed(self, known: Tensor, difference: Tensor) -> Tensor:
-        block = _Block.of(self.covariance, known)
-        return block.scatter(block.solve(block.gather(difference)), len(self.mean)) @ self.covariance
-
-    def _through_hidden(self, known: Tensor, difference: Tensor) -> Tensor:
-        """By S^HO (S^OO)⁻¹ = −(Λ^HH)⁻¹ Λ^HO with Λ = S⁻¹: a factor of the size of H, cheaper when little is missing."""
-        block = _Block.of(self._precision, ~known)
-        return -block.scatter(block.solve(block.gather(difference @ self._precision)), len(self.mean))
+        """`regression` some items at a time (B, d); `difference` may be anything outside O."""
+        difference, few = torch.where(known, difference, 0.0), min(longest(known), longest(~known))
+        matrices = (self.covariance, self._precision)
+        return torch.cat([regression(*matrices, known[rows], difference[rows]) for rows in _rows(len(known), few)])
 
     @cached_property
     def _precision(self) -> Tensor:
         """Λ = S⁻¹ (d, d)."""
         return torch.cholesky_inverse(self._factor)
 
-    def _rows(self, mask: Tensor) -> list[slice]:
-        """Chunks of items whose blocks of `mask` fit into `FACTOR_BYTES`."""
-        step = max(1, FACTOR_BYTES // (8 * max(1, _longest(mask)) ** 2))
-        return [slice(start, start + step) for start in range(0, max(1, len(mask)), step)]
 
+def regression(covariance: Tensor, precision: Tensor, known: Tensor, difference: Tensor) -> Tensor:
+    """S^:O (S^OO)⁻¹ difference^O (B, d), right on H at least, for S `covariance` and S⁻¹ `precision` (d, d).
 
-@dataclass(frozen=True)
-class _Block:
-    """Factors of S^OO for a chunk of b items, k the most entries that one of them observes; or of Λ^HH, H for O."""
-
-    index: Tensor
-    """Numbers of the observed entries (b, k), filled up with some that are not."""
-    valid: Tensor
-    """Which of `index` are observed (b, k)."""
-    factor: Tensor
-    """Cholesky factors (b, k, k), or (1, k, k) if all items share one mask."""
-
-    @classmethod
-    def of(cls, covariance: Tensor, known: Tensor) -> _Block:
-        longest = _longest(known)
-        index = known.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
-        valid = known.gather(1, index)
-        shared = len(known) > 1 and bool((known == known[:1]).all())
-        i, v = (index[:1], valid[:1]) if shared else (index, valid)
-        identity = torch.eye(longest, dtype=covariance.dtype, device=covariance.device)
-        matrix = torch.where(v[:, :, None] & v[:, None, :], covariance[i[:, :, None], i[:, None, :]], identity)
-        return cls(index, valid, torch.linalg.cholesky(matrix))
-
-    def gather(self, vector: Tensor) -> Tensor:
-        """The observed entries of `vector` (b, d) -> (b, k), 0 where there are fewer than k."""
-        return torch.where(self.valid, vector.gather(1, self.index), 0.0)
-
-    def scatter(self, entries: Tensor, size: int) -> Tensor:
-        """The entries (b, k) back in their places, 0 elsewhere (b, size)."""
-        return entries.new_zeros(len(entries), size).scatter(1, self.index, entries)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """(S^OO)⁻¹ right (b, k)."""
-        if len(self.factor) == len(right):
-            return torch.cholesky_solve(right[..., None], self.factor)[..., 0]
-        return torch.cholesky_solve(right.T, self.factor[0]).T
-
-    def log_det(self) -> Tensor:
-        """log det S^OO (b,) or (1,)."""
-        return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def _longest(mask: Tensor) -> int:
-    """The most true entries of an item of `mask` (B, d)."""
-    return int(mask.sum(1).max()) if len(mask) else 0
+    `known` (B, d) marks O, outside of which `difference` (B, d) must be zero. Where little is missing it is found as
+    −(Λ^HH)⁻¹ Λ^HO difference^O with Λ = S⁻¹, by a factor of the size of H.
+    """
+    if longest(~known) < longest(known):
+        return -PrincipalBlocks.of(precision, ~known).solve_padded(difference @ precision)
+    return PrincipalBlocks.of(covariance, known).solve_padded(difference) @ covariance
 
 
 def observed_mean(values: Tensor, observed: Tensor) -> Tensor:
@@ -252,6 +201,12 @@ def _chunks(values: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor]]
         rows = slice(start, start + ROWS)
         batch = incomplete(values[rows], observed[rows] if each else observed)
         yield batch.values.double().flatten(1), batch.observed.flatten(1)
+
+
+def _rows(items: int, size: int) -> list[slice]:
+    """Chunks of items whose blocks of `size` fit into `FACTOR_BYTES`."""
+    step = max(1, FACTOR_BYTES // (8 * max(1, size) ** 2))
+    return [slice(start, start + step) for start in range(0, max(1, items), step)]
 
 
 def _raise_eigenvalues(matrix: Tensor, floor: float) -> Tensor:

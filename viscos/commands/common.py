@@ -12,6 +12,7 @@ from viscos.build import build
 from viscos.data.datasets import Images, load
 from viscos.errors import InputError
 from viscos.inference import Objective
+from viscos.linear import GMRES
 from viscos.logdet import Auto
 from viscos.version import __version__
 
@@ -64,8 +65,9 @@ def chosen_mask(cfg: dict[str, Any], usual: float | None = None) -> dict[str, An
 
 
 def make_objective(cfg: dict[str, Any]) -> Objective:
-    """Solver and estimator by the settings."""
-    return Objective(build(cfg["solver"]), build(cfg["lad"]) if cfg.get("lad") else Auto())
+    """Solver and estimator by the settings; adjoints and probes to a hundredth, below the noise of one probe."""
+    lad = build(cfg["lad"]) if cfg.get("lad") else Auto()
+    return Objective(build(cfg["solver"]), lad, GMRES(tolerance=1e-2))
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,7 +45,7 @@ class Squeeze(Layer):
         return Solution.exact(self._move(x, not self.undo))
 
     def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
-        return AffineSkeleton(self(below.scale), self(below.shift), below.W)
+        return replace(below, scale=self(below.scale), shift=self(below.shift))
 
 
 class _Moved(LinearOperator):

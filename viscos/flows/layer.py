@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -94,7 +96,7 @@ class Affine(Layer):
 
     def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
         scale = self.log_scale.detach().exp()[None]
-        return AffineSkeleton(below.scale * scale, (below.shift - self.shift.detach()) * scale, below.W)
+        return replace(below, scale=below.scale * scale, shift=(below.shift - self.shift.detach()) * scale)
 
     @torch.no_grad()
     def set_moments(self, mean: Tensor, deviation: Tensor) -> None:

@@ -43,8 +43,7 @@ class Branch(nn.Module):
         for activation, linear in zip(self.activations, self.maps, strict=True):
             weight = linear.effective()
             if not isinstance(activation, nn.Identity):
-                z, slope = activation.value_and_slope(z)
-                t = slope * t
+                z, t = activation.tangent(z, t)
             z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
         return z.reshape(y.shape), t.reshape(v.shape)
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from viscos.linear import CG, Block, Chain, Diagonal, Inverse, LinearOperator, SharedSymmetric
+from viscos.linear import CG, Block, Chain, Diagonal, Inverse, LinearOperator, PrincipalInverse, SharedSymmetric
+from viscos.linear.principal import longest
 from viscos.rng import rademacher
 
 if TYPE_CHECKING:
     from viscos.flows.bijection import Flow
 
-_INNER = 3e-2  # relative residual of the inner solves with W; a preconditioner need not be exact
+_FACTORS = 2**26  # numbers in the factors of a batch above which (W^HH)⁻¹ is iterative
+_INNER = 3e-2  # relative residual of those iterative solves; a preconditioner need not be exact
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class AffineSkeleton:
     shift: Tensor
     """(1, …) or (B, …)."""
     W: Tensor | None = None
-    """(d, d) or absent."""
+    """(d, d), positive definite, or absent."""
+    W_inverse: Tensor | None = None
+    """(d, d), present where W is."""
 
     def apply(self, y: Tensor) -> Tensor:
         """The map (B, …)."""
@@ -37,14 +41,21 @@ class AffineSkeleton:
         return self.scale * product + self.shift
 
     def inverse_block(self, hidden: Tensor) -> LinearOperator:
-        """The inverse of the block on H, as an operator: exact for the diagonal, by conjugate gradients for W."""
-        shape = hidden.shape
+        """The inverse of the block on H, as an operator."""
         back = Diagonal(1 / self.scale, len(hidden))
-        if self.W is None:
+        if self.W is None or self.W_inverse is None:
             return back
-        jacobi = Diagonal((1 / self.W.diagonal()).view(1, *shape[1:]), len(hidden))
-        block = Block(SharedSymmetric(self.W, shape), hidden)
-        return Chain([back, Inverse(block, lambda A, b: CG(tolerance=_INNER)(A, b, jacobi))], shape)
+        flat = hidden.flatten(1)
+        fits = len(flat) * min(longest(flat), longest(~flat)) ** 2 <= _FACTORS
+        first = PrincipalInverse(self.W, self.W_inverse, hidden) if fits else self._iterative_inverse(hidden)
+        return Chain([back, first], hidden.shape)
+
+    def _iterative_inverse(self, hidden: Tensor) -> LinearOperator:
+        """(W^HH)⁻¹ by conjugate gradients, where factors do not fit."""
+        assert self.W is not None
+        jacobi = Diagonal((1 / self.W.diagonal()).view(1, *hidden.shape[1:]), len(hidden))
+        block = Block(SharedSymmetric(self.W, hidden.shape), hidden)
+        return Inverse(block, lambda A, b: CG(tolerance=_INNER)(A, b, jacobi))
 
 
 def estimated_skeleton(flow: Flow, y: Tensor, probes: int = 8, exact_below: int = 16) -> AffineSkeleton:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -64,9 +66,9 @@ class Whitening(Layer):
     def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
         shift = -self._product(self.mean[None], self.W)
         if below.W is None and bool((below.scale == 1).all()) and bool((below.shift == 0).all()):
-            return AffineSkeleton(below.scale, shift, self.W)
+            return AffineSkeleton(below.scale, shift, self.W, self.W_inverse)
         diagonal = self.W.diagonal().view(1, *self.mean.shape)
-        return AffineSkeleton(below.scale * diagonal, below.shift * diagonal + shift, below.W)
+        return replace(below, scale=below.scale * diagonal, shift=below.shift * diagonal + shift)
 
 
 class _InvertibleSymmetric(SharedSymmetric):

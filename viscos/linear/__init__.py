@@ -12,3 +12,5 @@ from viscos.linear.operator import LinearOperator as LinearOperator
 from viscos.linear.operator import Matrix as Matrix
 from viscos.linear.operator import SharedSymmetric as SharedSymmetric
 from viscos.linear.operator import dense as dense
+from viscos.linear.principal import PrincipalBlocks as PrincipalBlocks
+from viscos.linear.principal import PrincipalInverse as PrincipalInverse

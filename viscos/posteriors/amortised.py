@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from viscos.batch import Incomplete
 from viscos.errors import InputError
 from viscos.flows.bijection import Flow
-from viscos.gaussian import Gaussian
-from viscos.linear import CG, Block, Diagonal, SharedSymmetric
+from viscos.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
 from viscos.posteriors.posterior import Posterior
 
@@ -34,6 +33,7 @@ class Amortised(Posterior):
 
     median: Tensor
     center: Tensor
+    covariance: Tensor
     precision: Tensor
 
     def __init__(
@@ -57,6 +57,7 @@ class Amortised(Posterior):
         d = self.shape.numel() if gaussian else 0
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
+        self.register_buffer("covariance", torch.eye(d))
         self.register_buffer("precision", torch.eye(d))
 
     @torch.no_grad()
@@ -65,19 +66,17 @@ class Amortised(Posterior):
         self.median.fill_(median)
         if self.precision.numel() and gaussian is not None:
             self.center.copy_(gaussian.mean.view_as(self.center))
+            self.covariance.copy_(gaussian.covariance)
             self.precision.copy_(torch.linalg.inv(gaussian.covariance))
 
     @torch.no_grad()
     def _fill(self, batch: Incomplete) -> Tensor:
-        """The holes filled by the median, or by the Gaussian's conditional mean: Λ^HH (y − μ)^H = −Λ^HO (y − μ)^O."""
+        """The holes filled by the median, or by the Gaussian's conditional mean."""
         if not self.precision.numel():
             return batch.filled(self.median)
         known = batch.filled(self.center) - self.center
-        precision = SharedSymmetric(self.precision, known.shape)
-        jacobi = Diagonal((1 / self.precision.diagonal()).view(1, *self.shape), len(known))
-        block = Block(precision, batch.hidden)
-        found = CG(tolerance=1e-3)(block, torch.where(batch.hidden, -precision.mv(known), 0), jacobi)
-        return batch.filled(found.value + self.center)
+        guess = regression(self.covariance, self.precision, batch.observed.flatten(1), known.flatten(1))
+        return batch.filled(guess.view_as(known) + self.center)
 
     def _outputs(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
         filled = self._fill(batch)
