@@ -39,7 +39,7 @@ class Incomplete:
         fill = torch.as_tensor(value, dtype=self.values.dtype, device=self.values.device)
         return torch.where(self.observed, self.values, fill)
 
-    def select(self, index: Tensor) -> Incomplete:
+    def select(self, index: Tensor | slice) -> Incomplete:
         """The items at `index`."""
         label = None if self.label is None else self.label[index]
         return Incomplete(self.values[index], self.observed[index], self.index[index], label)

@@ -82,7 +82,7 @@ def step_row(
     trainer.run(after, lambda epoch: None)
     steps = [b - a for a, b in zip(stamps[::2], stamps[1::2], strict=False)][2:]
     seconds, forward = statistics.median(steps), statistics.median(forwards[2:])
-    on_gpu = trainer.device.type == "cuda"
+    on_gpu = trainer.devices.device.type == "cuda"
     used = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     peak = used / 2**30
     return {"seconds": seconds, "forward_passes": seconds / forward, "peak_memory_gib": peak, **solver}

@@ -32,14 +32,30 @@ class ItemGenerators:
         return twin
 
 
-Generators = torch.Generator | ItemGenerators
-"""Where random numbers come from: one generator for a batch, or one for each of its rows."""
+class RowGenerator:
+    """Some rows of what a generator gives for a whole batch of `size`.
+
+    The parts that a batch is cut into get the numbers that they would have had in one piece.
+    """
+
+    def __init__(self, shared: torch.Generator, size: int, rows: slice) -> None:
+        self.shared, self.size, self.rows = shared, size, rows
+
+    def clone_state(self) -> RowGenerator:
+        """A generator that will give the same numbers."""
+        return RowGenerator(self.shared.clone_state(), self.size, self.rows)
+
+
+Generators = torch.Generator | ItemGenerators | RowGenerator
+"""Where random numbers come from: one generator for a batch, one for each of its rows, or one for a larger batch."""
 
 
 def rademacher(like: Tensor, source: Generators, mask: Tensor | None = None) -> Tensor:
     """Independent signs of the shape of `like` (B, …), zero outside `mask`; drawn on the CPU."""
     if isinstance(source, ItemGenerators):
         bits = torch.stack([torch.randint(0, 2, like.shape[1:], generator=row) for row in source.rows])
+    elif isinstance(source, RowGenerator):
+        bits = torch.randint(0, 2, (source.size, *like.shape[1:]), generator=source.shared)[source.rows]
     else:
         bits = torch.randint(0, 2, like.shape, generator=source)
     signs = bits.mul_(2).sub_(1).to(like)

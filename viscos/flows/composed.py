@@ -102,6 +102,17 @@ class Composed(Flow):
         for layer in self.layers:
             layer.renormalize(iterations)
 
+    def autocast(self, dtype: torch.dtype | None) -> None:
+        """Lets the differentiable passes through residual branches run in `dtype`; None: in that of the data.
+
+        Solves, products with Jacobians, log-determinants and norms stay in that of the data, and so does all that is
+        evaluated without a gradient: a solve to a residual of 1e-3 cannot be had from numbers with three digits.
+        """
+        assert self.shape is not None
+        for layer in self.layers:
+            if isinstance(layer, Residual) and self.shape.numel() > layer.exact_below:
+                layer.branch.autocast = dtype
+
     def lipschitz(self) -> list[float]:
         """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""
         return [layer.branch.lipschitz() for layer in self.layers if isinstance(layer, Residual)]

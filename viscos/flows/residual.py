@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,26 +28,33 @@ class Branch(nn.Module):
         kinds = [ACTIVATIONS[activation]() for _ in maps]
         self.activations = nn.ModuleList([nn.Identity() if first and k == 0 else a for k, a in enumerate(kinds)])
         self.flat = flat
+        self.autocast: torch.dtype | None = None
 
     def _enter(self, y: Tensor) -> Tensor:
         return y.flatten(1) if self.flat else y
 
+    def _precision(self, y: Tensor) -> AbstractContextManager[Any]:
+        """Of a differentiable pass: lower where that was allowed. The maps' norms are taken before, in the full one."""
+        lower = self.autocast is not None and torch.is_grad_enabled()
+        return torch.autocast(y.device.type, self.autocast) if lower else nullcontext()
+
     def forward(self, y: Tensor) -> Tensor:
         """h(y) (B, …)."""
-        z = self._enter(y)
-        for activation, linear in zip(self.activations, self.maps, strict=True):
-            z = linear(activation(z))
-        return z.reshape(y.shape)
+        z, weights = self._enter(y), [linear.effective() for linear in self.maps]
+        with self._precision(y):
+            for activation, linear, weight in zip(self.activations, self.maps, weights, strict=True):
+                z = linear.product(activation(z), weight, linear.bias)
+        return z.reshape(y.shape).to(y.dtype)
 
     def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """h(y) and ∇h(y) v (B, …), differentiable: the value and its derivative in one pass of pairs."""
-        z, t = self._enter(y), self._enter(v)
-        for activation, linear in zip(self.activations, self.maps, strict=True):
-            weight = linear.effective()
-            if not isinstance(activation, nn.Identity):
-                z, t = activation.tangent(z, t)
-            z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
-        return z.reshape(y.shape), t.reshape(v.shape)
+        z, t, weights = self._enter(y), self._enter(v), [linear.effective() for linear in self.maps]
+        with self._precision(y):
+            for activation, linear, weight in zip(self.activations, self.maps, weights, strict=True):
+                if not isinstance(activation, nn.Identity):
+                    z, t = activation.tangent(z, t)
+                z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
+        return z.reshape(y.shape).to(y.dtype), t.reshape(v.shape).to(v.dtype)
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, BranchJacobian]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from viscos.linear import LinearOperator
-from viscos.rng import Generators, ItemGenerators, rademacher
+from viscos.rng import Generators, rademacher
 from viscos.solution import item_dot
 
 
@@ -38,7 +38,7 @@ class Series:
         weights = [1.0] * self.terms
         if self.roulette <= 0:
             return weights
-        shared = generator.shared if isinstance(generator, ItemGenerators) else generator
+        shared = generator if isinstance(generator, torch.Generator) else generator.shared
         stay, reach = self.roulette / (1 + self.roulette), 1.0
         while float(torch.rand((), generator=shared)) < stay:
             reach *= stay

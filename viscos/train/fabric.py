@@ -1,0 +1,76 @@
+"""Several devices, and mixed precision, by Lightning Fabric; imported only where one of them is asked for."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.precision import MixedPrecision, Precision
+from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
+
+LOW_PRECISION = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
+
+class FabricDevices(Fabric):
+    """Fabric, as the trainer uses it: one process for each device, gradients averaged by DistributedDataParallel.
+
+    `device` is the first device. `precision` is `32`, `bf16-mixed` or `16-mixed`.
+    """
+
+    def __init__(self, device: torch.device, devices: int, precision: int | str = 32) -> None:
+        plugin = _BranchesOnly(precision, device.type) if precision in LOW_PRECISION else Precision()  # type: ignore[arg-type]
+        if devices == 1:
+            super().__init__(strategy=SingleDeviceStrategy(device, precision=plugin))
+            return
+        strategy = DDPStrategy(
+            # Spawned from the process that has read the settings: only that one composes them, and names the folder.
+            start_method="spawn",
+            cluster_environment=LightningEnvironment(),  # else a batch system's would be taken, which starts no process
+            precision=plugin,
+            find_unused_parameters=True,  # the classifier where nothing was solved, biases of tangents
+            broadcast_buffers=False,  # they move alike everywhere, but for the classifier's running moments
+        )
+        super().__init__(accelerator="cuda" if device.type == "cuda" else "cpu", devices=devices, strategy=strategy)
+
+    @property
+    def low_precision(self) -> torch.dtype | None:
+        """The dtype of passes that do not need the full one, if there is one."""
+        return LOW_PRECISION.get(str(self.strategy.precision.precision))
+
+    @property
+    def scaler(self) -> Any:
+        """What scales the loss in float16, else None."""
+        return getattr(self.strategy.precision, "scaler", None)
+
+    def gather_rows(self, row: list[float]) -> list[list[float]]:
+        """The `row` of each process."""
+        mine = torch.tensor(row, dtype=torch.float64, device=self.device)
+        return self.all_gather(mine).view(self.world_size, -1).tolist()  # type: ignore[union-attr]
+
+
+class _BranchesOnly(MixedPrecision):
+    """Fabric's scaling of the loss without its autocast over everything: a flow's branches see to that themselves.
+
+    A solve to a residual of 1e-3 cannot be had from products with three digits, nor can a certified norm.
+    """
+
+    def forward_context(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def convert_input(self, data: Any) -> Any:
+        return data
+
+    def convert_output(self, data: Any) -> Any:
+        return data
+
+
+def quiet() -> None:
+    """Keeps the libraries' own announcements out of what a command prints."""
+    for name in ("lightning_fabric", "lightning.fabric", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")

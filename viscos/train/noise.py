@@ -1,0 +1,24 @@
+"""Noise on training values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete
+
+
+def noisy(batch: Incomplete, noise: float | str, levels: int, g: torch.Generator) -> Incomplete:
+    """The batch with normal noise of a standard deviation of `noise`, or dequantised if that is `uniform`."""
+    if noise == "uniform":
+        return replace(batch, values=dequantise(batch.values, levels, g))
+    each = torch.randn(batch.values.shape, generator=g, dtype=batch.values.dtype)
+    return replace(batch, values=batch.values + float(noise) * each)
+
+
+def dequantise(values: Tensor, levels: int, g: torch.Generator) -> Tensor:
+    """Grey levels k/(levels − 1) as (k + u)/levels with u uniform in [0, 1)."""
+    u = torch.rand(values.shape, generator=g).to(values.device)
+    return (values * (levels - 1) + u) / levels

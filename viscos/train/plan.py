@@ -1,0 +1,54 @@
+"""What a training run is to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_WARMUP = 50  # steps over which the rate of the cosine schedule rises, unless the plan says otherwise
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how fast to train, and on what."""
+
+    epochs: int
+    batch_size: int
+    """Items in one step, over all devices and micro-batches together."""
+    learning_rate: float
+    schedule: str = "cosine"
+    """`cosine`: down to zero; `halve`: half the rate each epoch, as in the paper."""
+    max_steps: int | None = None
+    warmup: int | None = None
+    """Steps over which the rate rises linearly; None: 50 for `cosine`, none for `halve`."""
+    clip: float = 100.0
+    """Largest norm of the gradient of the mean over a batch, in nats; larger ones are scaled down."""
+    noise: float | str = 0.05
+    """Standard deviation of the noise on training values, or `uniform` for dequantisation of `levels` grey levels."""
+    levels: int = 256
+    augment: Sequence[str] = ()
+    """How images are moved about, of `viscos.data.augment.KINDS`."""
+    accumulate: int = 1
+    """Micro-batches that a step, or each device's share of it, is cut into; they need less memory."""
+    ema: float = 0.0
+    """Decay of the average of the parameters over the steps; 0: none."""
+    seed: int = 0
+
+    def steps_per_epoch(self, items: int) -> int:
+        """Steps in one pass over `items`."""
+        return math.ceil(items / self.batch_size)
+
+    def total(self, items: int) -> int:
+        """Steps in all."""
+        steps = self.epochs * self.steps_per_epoch(items)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    def rate(self, step: int, items: int) -> float:
+        """The learning rate of a step: a function of its number, so that resuming needs no state."""
+        usual = 0 if self.schedule == "halve" else _WARMUP
+        warmup = usual if self.warmup is None else self.warmup
+        rate = self.learning_rate * min(1.0, (step + 1) / max(1, warmup))
+        if self.schedule == "halve":
+            return rate * 0.5 ** (step // self.steps_per_epoch(items))
+        return rate * 0.5 * (1 + math.cos(math.pi * step / self.total(items)))

@@ -1,0 +1,211 @@
+"""Runs a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete
+from viscos.data.augment import augment
+from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.errors import InputError
+from viscos.flows import Composed
+from viscos.inference import Objective
+from viscos.logdet import Auto
+from viscos.model import Model
+from viscos.rng import RowGenerator, generator
+from viscos.train.average import Average
+from viscos.train.devices import Devices, OneDevice
+from viscos.train.loss import Figures, Loss, Part, merged
+from viscos.train.noise import noisy
+from viscos.train.plan import Plan
+
+_HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
+_SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of one step."""
+
+    step: int
+    epoch: int
+    loss: dict[str, float]
+    solver: dict[str, float]
+    batch: Incomplete
+
+
+class Trainer:
+    """Runs a plan. Every random number is keyed by the step, so a resumed run continues exactly.
+
+    A step's numbers are those of its whole batch, however many devices and micro-batches share it; so is its gradient,
+    that of the mean over the items of the batch that were solved. The one difference is the classifier's batch
+    normalisation, whose batch is what it sees at once.
+    """
+
+    def __init__(
+        self, model: Model, data: IncompleteImages, objective: Objective, plan: Plan, devices: Devices | None = None
+    ) -> None:
+        self.model, self.data, self.objective, self.plan = model, data, objective, plan
+        self.devices = devices or OneDevice(next(model.parameters()).device)
+        self.optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate, betas=(0.9, 0.99))
+        self.average = Average(model, plan.ema) if plan.ema else None
+        model.flow.autocast(self.devices.low_precision)
+        # The same module and optimiser, wrapped where there are several devices.
+        self._loss, self._stepper = self.devices.setup(Loss(model, objective), self.optimizer)
+        self.step = 0
+        self._wasted = 0
+
+    @property
+    def total(self) -> int:
+        """Steps in the whole plan."""
+        return self.plan.total(len(self.data))
+
+    def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
+        """Trains from where it stands to the end; calls `epoch_end` after each epoch, and `after` each step.
+
+        The step is whole when either is called: they may save the state, and end the run by an exception.
+        """
+        per_epoch = self.plan.steps_per_epoch(len(self.data))
+        self.model.train()
+        for batch in self._remaining():
+            report = self._advance(batch)
+            self.step += 1
+            if self.step % per_epoch == 0 or self.step == self.total:
+                check_invertible(self.model.flow)
+                if self.average is not None:
+                    check_invertible(self.result().flow, attempts=())
+                epoch_end(self.step // per_epoch)
+            after(report)
+
+    def result(self) -> Model:
+        """What the training has come to: the model, or a copy with the averaged parameters."""
+        return self.model if self.average is None else self.average.model(self.model)
+
+    def _remaining(self) -> Iterator[Incomplete]:
+        per_epoch, size = self.plan.steps_per_epoch(len(self.data)), self.plan.batch_size
+        while self.step < self.total:
+            epoch, within = divmod(self.step, per_epoch)
+            order = epoch_order(len(self.data), self.plan.seed, epoch)
+            yield self.data.batch(order[within * size : (within + 1) * size])
+
+    def _advance(self, batch: Incomplete) -> Report:
+        rate = self.plan.rate(self.step, len(self.data))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self._seen(batch).to(self.devices.device)
+        figures = self._gradient(batch)
+        norm = self.devices.clip_gradients(
+            self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False
+        )
+        finite = bool(torch.isfinite(norm))
+        if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
+            self._stepper.step()
+        if finite:
+            self.model.flow.renormalize()
+            if self.average is not None:
+                self.average.update(self.model, self.step)
+        self._check_progress(finite and figures["solved"] > 0 and figures.get("failed", 0.0) < 1)
+        solver = {key: figures[key] for key in _SOLVER if key in figures}
+        loss = {key: figures[key] for key in ("cross_entropy", "accuracy") if not math.isnan(figures.get(key, math.nan))}
+        loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
+        return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
+
+    def _seen(self, batch: Incomplete) -> Incomplete:
+        """The batch as this step sees it: moved about, and noisy."""
+        plan, holes = self.plan, self.model.posterior is not None
+        batch = augment(batch, plan.augment, generator(plan.seed, "augment", self.step), holes=holes)
+        return noisy(batch, plan.noise, plan.levels, generator(plan.seed, "noise", self.step))
+
+    def _gradient(self, batch: Incomplete) -> Figures:
+        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts, records = list(self._parts(batch)), []
+        for k, part in enumerate(parts):
+            with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
+                loss, figures = self._loss(part)
+                self.devices.backward(loss)
+            records.append(figures())
+        mine = merged(records)
+        rows = self.devices.gather_rows(list(mine.values()))
+        whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
+        if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
+            for p in self.model.parameters():
+                if p.grad is not None:
+                    p.grad.mul_(len(batch) / whole["solved"])
+        return whole
+
+    def _parts(self, batch: Incomplete) -> Iterator[Part]:
+        """This process's share of a batch, in micro-batches."""
+        size, seed, lad = len(batch), self.plan.seed, self.objective.lad
+        lad = lad.choose(batch.hidden) if isinstance(lad, Auto) else lad
+        noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", self.step), dtype=batch.values.dtype)
+        weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
+        shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
+        # A process that an epoch's last, small batch leaves without an item takes part all the same.
+        for rows in shares or [slice(0, 1)]:
+            probes = generator(seed, "probe", self.step)
+            yield Part(
+                batch.select(rows),
+                noise[rows].to(batch.values.device),
+                probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
+                lad,
+                weight if shares else 0.0,
+            )
+
+    def _check_progress(self, useful: bool) -> None:
+        """Ends a run in which no item gives a gradient any more."""
+        self._wasted = 0 if useful else self._wasted + 1
+        if self._wasted >= _HOPELESS:
+            raise InputError(
+                f"training diverged: no item could be solved in the last {_HOPELESS} steps before step {self.step}; "
+                "lower learning_rate, or take solver=newton_krylov"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs beside the parts of `result()`, in plain containers."""
+        state: dict[str, Any] = {"step": self.step, "optimizer": self.optimizer.state_dict()}
+        if self.average is not None:
+            saved, mine = self.result().state_dict(), self.model.state_dict()
+            state["trained"] = {name: value for name, value in mine.items() if not torch.equal(value, saved[name])}
+        if self.devices.scaler is not None:
+            state["scaler"] = self.devices.scaler.state_dict()
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave. The model must have taken over the parts of that `result()` already."""
+        self.step = int(state["step"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.restart(self.model)
+            self.model.load_state_dict(state["trained"], strict=False)
+        if self.devices.scaler is not None and "scaler" in state:
+            self.devices.scaler.load_state_dict(state["scaler"])
+
+
+def _shares(size: int, processes: int, rank: int, parts: int) -> list[slice]:
+    """The rows of a batch that process number `rank` computes on, in `parts` parts or fewer."""
+    first, last = size * rank // processes, size * (rank + 1) // processes
+    bounds = [first + (last - first) * k // parts for k in range(parts + 1)]
+    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+
+
+def check_invertible(flow: Composed, attempts: Sequence[int] = (5, 50, 200)) -> None:
+    """Raises `InputError` for a flow that is not certified to be invertible after so many power iterations."""
+    largest = max(flow.lipschitz(), default=0.0)
+    for iterations in attempts:
+        if largest < 1:
+            return
+        flow.renormalize(iterations)
+        largest = max(flow.lipschitz(), default=0.0)
+    if largest < 1:
+        return
+    raise InputError(
+        f"a residual branch has a certified Lipschitz bound of {largest:.3f}, so the flow may not be "
+        "invertible; lower flow.coefficient"
+    )
