@@ -17,12 +17,14 @@ from viscos.runs import find_checkpoint
 Rule = Callable[[Any], str | None]
 """Says what a value must be if it is not that, otherwise None."""
 
-CHOICES = {
+CHOICES: dict[str, tuple[str | int, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "mask.side": ("left", "right", "top", "bottom"),
     "flow.activation": ("lipswish", "elu"),
     "flow.start": ("gaussian", "standardise", "none"),
     "schedule": ("cosine", "halve"),
+    "precision": (32, "bf16-mixed", "16-mixed"),
+    "dataset.augment": ("none", "flip", "shift"),
 }
 """Settings that are one of a few words."""
 
@@ -46,9 +48,9 @@ def number(low: float, high: float = math.inf, *, inside: bool = False) -> Rule:
     return check
 
 
-def one_of(choices: tuple[str, ...]) -> Rule:
-    """One of a few words."""
-    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+def one_of(choices: tuple[str | int, ...]) -> Rule:
+    """One of a few words, or numbers."""
+    return lambda value: None if value in choices else f"must be one of {', '.join(map(str, choices))}"
 
 
 def list_of(rule: Rule) -> Rule:
@@ -104,6 +106,9 @@ RULES: dict[str, Rule] = {
     "batch_size": integer(1),
     "learning_rate": number(0, inside=True),
     "schedule": one_of(CHOICES["schedule"]),
+    "warmup": optional(integer(0)),
+    "ema": number(0, 1),
+    "accumulate": integer(1),
     "gaussian_floor": number(0, inside=True),
     "draws": integer(1),
     "train_items": optional(integer(1)),
@@ -113,6 +118,8 @@ RULES: dict[str, Rule] = {
     "seed": integer(0),
     "threads": optional(integer(1)),
     "device": device,
+    "devices": integer(1),
+    "precision": one_of(CHOICES["precision"]),
     "resume": optional(text),
     "checkpoint": optional(text),
     "input": optional(text),
@@ -128,6 +135,7 @@ RULES: dict[str, Rule] = {
     "dataset.download": flag,
     "dataset.noise": either(number(0), one_of(("uniform",))),
     "dataset.levels": integer(2),
+    "dataset.augment": either(one_of(CHOICES["dataset.augment"]), list_of(one_of(CHOICES["dataset.augment"][1:]))),
     "dataset.epochs": integer(1),
     "posterior.gaussian": flag,
     "mask.missing": optional(number(0, 1)),

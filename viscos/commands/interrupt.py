@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps of a loop, where nothing is half done."""
+"""Ctrl-C and SIGTERM between two steps of a loop, where nothing is half done."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
 
 @contextmanager
-def held() -> Iterator[Callable[[], bool]]:
-    """Holds Ctrl-C back: the function that it gives tells whether it was pressed. A second one interrupts at once."""
+def held(passed_on: Callable[[int], None] = lambda number: None) -> Iterator[Callable[[], bool]]:
+    """Holds Ctrl-C and SIGTERM back: the function that it gives tells whether one of them came.
+
+    A second Ctrl-C interrupts at once. A second SIGTERM does not: batch systems send it to a process and to its parent,
+    which passes it on. `passed_on` gets the number of every signal.
+    """
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        passed_on(number)
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = True
 
     # Signals can be handled in the main thread only; and who ignores Ctrl-C, as a job in the background, goes on to.
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield lambda: asked
-        return
-    signal.signal(signal.SIGINT, handle)
+    mine = {number: usual for number, usual in _USUAL.items() if main and signal.getsignal(number) is usual}
+    for number in mine:
+        signal.signal(number, handle)
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, usual in mine.items():
+            signal.signal(number, usual)

@@ -15,10 +15,10 @@ from viscos.commands.common import (
     load_images,
     make_masks,
     make_objective,
-    use_machine,
     versions,
 )
 from viscos.commands.interrupt import held
+from viscos.commands.launch import launch
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
 from viscos.data.datasets import Images
@@ -32,16 +32,23 @@ from viscos.model import Model, build_model
 from viscos.report.board import Log
 from viscos.rng import generator
 from viscos.train import Plan, Report, Trainer
+from viscos.train.devices import Devices
 from viscos.trained import model_state, restore_gaussian
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
-    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
+    return launch(_run, cfg)
+
+
+def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
+    """What every process does; the first one writes and prints."""
+    device, run_dir = devices.device, Path(cfg["run_dir"])
     cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"], "mask": chosen_mask(cfg, usual=0.5)}
     cfg["missing"] = cfg["mask"].get("missing")
-    train = load_images(cfg["dataset"], "train", cfg["train_items"])
-    test = load_images(cfg["dataset"], "test", cfg["test_items"])
+    with devices.rank_zero_first():  # it may have to download them
+        train = load_images(cfg["dataset"], "train", cfg["train_items"])
+        test = load_images(cfg["dataset"], "test", cfg["test_items"])
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
     data = IncompleteImages(train.values, observed, train.labels)
@@ -52,13 +59,15 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg))
+    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg), devices)
     if state is not None:
         trainer.load_state(state["trainer"])
         if trainer.step > trainer.total:
             raise InputError(
                 f"these epochs or max_steps are {trainer.total} steps, and the run has done {trainer.step} already"
             )
+    if devices.global_rank:
+        return _follow(trainer)
     runs.save_config(run_dir, cfg | {"resume": None})
     for split, mask in (("train", observed), ("test", test_observed)):
         save_masks(run_dir / f"masks_{split}.npz", mask)
@@ -68,6 +77,18 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         return _go(cfg, run_dir, trainer, gaussian, test, test_observed, spent)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; `viscos train resume={run_dir}` goes on") from None
+
+
+def _follow(trainer: Trainer) -> dict[str, Any]:
+    """The training in a process that has nothing to write."""
+    with held() as interrupted:
+
+        def after(report: Report) -> None:
+            if trainer.anywhere(interrupted()):
+                raise KeyboardInterrupt
+
+        trainer.run(after, lambda epoch: None)
+    return {}
 
 
 def _go(
@@ -82,7 +103,7 @@ def _go(
     model, began = trainer.model, time.monotonic() - spent
 
     def save(epoch: int = 0) -> None:
-        parts = model_state(model, cfg, test.shape, test.classes, gaussian)
+        parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian)
         seconds = time.monotonic() - began
         checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
 
@@ -97,7 +118,7 @@ def _go(
                     log.scalars("train", report.loss | report.solver | shown, report.step)
                 shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
                 progress.update(report.step + 1, shown)
-                if interrupted():
+                if trainer.anywhere(interrupted()):
                     save()
                     raise KeyboardInterrupt
 
@@ -128,7 +149,7 @@ def _measure(
     protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"]["levels"])
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
-            trainer.model, test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
+            trainer.result(), test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
         )
     if first is not None:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
@@ -168,10 +189,19 @@ def _plan(cfg: dict[str, Any]) -> Plan:
         cfg["learning_rate"],
         cfg["schedule"],
         cfg["max_steps"],
+        warmup=cfg["warmup"],
         noise=cfg["dataset"]["noise"],
         levels=cfg["dataset"]["levels"],
+        augment=_augment(cfg["dataset"]),
+        accumulate=cfg["accumulate"],
+        ema=cfg["ema"],
         seed=cfg["seed"],
     )
+
+
+def _augment(dataset: dict[str, Any]) -> list[str]:
+    kinds = dataset.get("augment", "none")
+    return [] if kinds == "none" else [kinds] if isinstance(kinds, str) else kinds
 
 
 @torch.no_grad()

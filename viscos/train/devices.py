@@ -62,6 +62,10 @@ class Devices(Protocol):
         """The `row` of each process."""
         ...
 
+    def rank_zero_first(self) -> AbstractContextManager[Any]:
+        """Lets the other processes in once the first one is through."""
+        ...
+
 
 class OneDevice:
     """This process alone."""
@@ -89,3 +93,6 @@ class OneDevice:
 
     def gather_rows(self, row: list[float]) -> list[list[float]]:
         return [row]
+
+    def rank_zero_first(self) -> AbstractContextManager[None]:
+        return nullcontext()

@@ -11,7 +11,12 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.plugins.precision import MixedPrecision, Precision
-from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning_fabric.strategies import DDPStrategy
+
+# Here, because a new process announces itself before it gets to anything of ours but the imports.
+for _name in ("lightning_fabric", "lightning.fabric", "torch.multiprocessing.spawn"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # torch 2.14; older ones need it
 
 LOW_PRECISION = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -24,8 +29,10 @@ class FabricDevices(Fabric):
 
     def __init__(self, device: torch.device, devices: int, precision: int | str = 32) -> None:
         plugin = _BranchesOnly(precision, device.type) if precision in LOW_PRECISION else Precision()  # type: ignore[arg-type]
+        accelerator = "cuda" if device.type == "cuda" else "cpu"
         if devices == 1:
-            super().__init__(strategy=SingleDeviceStrategy(device, precision=plugin))
+            which = [device.index or 0] if accelerator == "cuda" else 1
+            super().__init__(accelerator=accelerator, devices=which, plugins=[plugin])
             return
         strategy = DDPStrategy(
             # Spawned from the process that has read the settings: only that one composes them, and names the folder.
@@ -35,7 +42,7 @@ class FabricDevices(Fabric):
             find_unused_parameters=True,  # the classifier where nothing was solved, biases of tangents
             broadcast_buffers=False,  # they move alike everywhere, but for the classifier's running moments
         )
-        super().__init__(accelerator="cuda" if device.type == "cuda" else "cpu", devices=devices, strategy=strategy)
+        super().__init__(accelerator=accelerator, devices=devices, strategy=strategy)
 
     @property
     def low_precision(self) -> torch.dtype | None:
@@ -49,8 +56,9 @@ class FabricDevices(Fabric):
 
     def gather_rows(self, row: list[float]) -> list[list[float]]:
         """The `row` of each process."""
-        mine = torch.tensor(row, dtype=torch.float64, device=self.device)
-        return self.all_gather(mine).view(self.world_size, -1).tolist()  # type: ignore[union-attr]
+        rows = torch.zeros(self.world_size, len(row), dtype=torch.float64, device=self.device)
+        rows[self.global_rank] = rows.new_tensor(row)
+        return self.all_reduce(rows, reduce_op="sum").tolist()  # type: ignore[union-attr]
 
 
 class _BranchesOnly(MixedPrecision):
@@ -67,10 +75,3 @@ class _BranchesOnly(MixedPrecision):
 
     def convert_output(self, data: Any) -> Any:
         return data
-
-
-def quiet() -> None:
-    """Keeps the libraries' own announcements out of what a command prints."""
-    for name in ("lightning_fabric", "lightning.fabric", "torch.multiprocessing.spawn"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from viscos.batch import Incomplete
 from viscos.data.augment import augment
@@ -57,6 +57,8 @@ class Trainer:
         self.average = Average(model, plan.ema) if plan.ema else None
         model.flow.autocast(self.devices.low_precision)
         # The same module and optimiser, wrapped where there are several devices.
+        self._loss: Any
+        self._stepper: Any
         self._loss, self._stepper = self.devices.setup(Loss(model, objective), self.optimizer)
         self.step = 0
         self._wasted = 0
@@ -87,6 +89,10 @@ class Trainer:
         """What the training has come to: the model, or a copy with the averaged parameters."""
         return self.model if self.average is None else self.average.model(self.model)
 
+    def anywhere(self, flag: bool) -> bool:
+        """Whether `flag` is set in any of the processes; every one must ask."""
+        return any(row[0] > 0 for row in self.devices.gather_rows([float(flag)]))
+
     def _remaining(self) -> Iterator[Incomplete]:
         per_epoch, size = self.plan.steps_per_epoch(len(self.data)), self.plan.batch_size
         while self.step < self.total:
@@ -100,9 +106,7 @@ class Trainer:
             group["lr"] = rate
         batch = self._seen(batch).to(self.devices.device)
         figures = self._gradient(batch)
-        norm = self.devices.clip_gradients(
-            self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False
-        )
+        norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False)
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
             self._stepper.step()
@@ -112,7 +116,9 @@ class Trainer:
                 self.average.update(self.model, self.step)
         self._check_progress(finite and figures["solved"] > 0 and figures.get("failed", 0.0) < 1)
         solver = {key: figures[key] for key in _SOLVER if key in figures}
-        loss = {key: figures[key] for key in ("cross_entropy", "accuracy") if not math.isnan(figures.get(key, math.nan))}
+        loss = {
+            key: figures[key] for key in ("cross_entropy", "accuracy") if not math.isnan(figures.get(key, math.nan))
+        }
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
         return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
 
@@ -192,7 +198,7 @@ def _shares(size: int, processes: int, rank: int, parts: int) -> list[slice]:
     """The rows of a batch that process number `rank` computes on, in `parts` parts or fewer."""
     first, last = size * rank // processes, size * (rank + 1) // processes
     bounds = [first + (last - first) * k // parts for k in range(parts + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
 
 def check_invertible(flow: Composed, attempts: Sequence[int] = (5, 50, 200)) -> None:
