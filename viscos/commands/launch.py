@@ -19,7 +19,7 @@ Task = Callable[[dict[str, Any], Devices], dict[str, Any]]
 
 
 def launch(task: Task, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Calls `task(cfg, devices)` in every process; returns what the first one returns.
+    """Calls `task(cfg, devices)` in every process; returns what the first one returns, a record of some kilobytes.
 
     `task` is a function of a module, so that other processes can be told of it. Raises `InputError` if the machine
     does not have the devices that the settings ask for, or if a process raised it; `KeyboardInterrupt` if one did.
@@ -46,8 +46,8 @@ def _check(cfg: dict[str, Any], device: torch.device) -> None:
         seen = torch.cuda.device_count()
         raise InputError(f"devices={devices}, but torch sees {seen} GPU here; lower devices, or take device=cpu")
     if cfg["batch_size"] < devices * cfg["accumulate"]:
-        parts = f"{devices} devices" + (f" with {cfg['accumulate']} micro-batches each" * (cfg["accumulate"] > 1))
-        raise InputError(f"batch_size={cfg['batch_size']} is too small for {parts}; each needs an item at least")
+        parts = f"devices={devices} times accumulate={cfg['accumulate']}"
+        raise InputError(f"batch_size={cfg['batch_size']} is less than {parts}; each part of a step needs an item")
     if (devices > 1 or precision != 32) and importlib.util.find_spec("lightning_fabric") is None:
         asked = f"devices={devices}" if devices > 1 else f"precision={precision}"
         raise InputError(f"{asked} needs Lightning Fabric, which is not installed: pip install 'viscos[devices]'")

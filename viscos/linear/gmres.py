@@ -1,7 +1,8 @@
 """Batched restarted GMRES (Saad and Schultz, 1986).
 
 Departures from the textbook, and why:
-- every item of the batch has its own Hessenberg matrix; an item that is done early does not disturb the others;
+- every item of the batch has its own Hessenberg matrix, and its basis ends once it is solved: an item gets the same
+  solution whatever batch it stands in;
 - orthogonalisation is classical Gram–Schmidt done twice: two batched products instead of a loop over the basis, and as
   orthogonal as the modified form;
 - the preconditioner stands on the right, so the residual that is minimised is that of the system itself, and each
@@ -59,7 +60,8 @@ class GMRES:
         krylov = _Krylov(-r, max(0, min(self.restart, z[0].numel(), room)))
         target = 0.9 * self.tolerance * krylov.beta / problem.error(r).clamp_min(torch.finfo(z.dtype).tiny)
         products = 0
-        while products < krylov.size and bool((krylov.residual() > target).any()):
+        while products < krylov.size and bool((unsolved := krylov.residual() > target).any()):
+            krylov.end(~unsolved)
             direction = problem.precondition(krylov.last.view_as(z))
             krylov.extend(direction.flatten(1), problem.A.mv(direction).flatten(1))
             products += 1
@@ -92,6 +94,10 @@ class _Krylov:
     def residual(self) -> Tensor:
         """What the recurrence claims for the norm of the residual (B,)."""
         return self.g[:, self.k].abs()
+
+    def end(self, done: Tensor) -> None:
+        """Ends the basis of the items in `done` (B,), as a breakdown does: what they get is then their own alone."""
+        self.V[self.k] = torch.where(done.unsqueeze(1), 0, self.last)
 
     def extend(self, z: Tensor, w: Tensor) -> None:
         """Takes in z = M v for the last basis vector v, and w = A z."""

@@ -28,7 +28,7 @@ class FabricDevices(Fabric):
     """
 
     def __init__(self, device: torch.device, devices: int, precision: int | str = 32) -> None:
-        plugin = _BranchesOnly(precision, device.type) if precision in LOW_PRECISION else Precision()  # type: ignore[arg-type]
+        plugin = _BranchesOnly(str(precision), device.type) if precision in LOW_PRECISION else Precision()
         accelerator = "cuda" if device.type == "cuda" else "cpu"
         if devices == 1:
             which = [device.index or 0] if accelerator == "cuda" else 1
@@ -66,6 +66,11 @@ class _BranchesOnly(MixedPrecision):
 
     A solve to a residual of 1e-3 cannot be had from products with three digits, nor can a certified norm.
     """
+
+    def __init__(self, precision: str, device: str) -> None:
+        # Losses are sums over pixels, in nats: from torch's usual scale of 2¹⁶ the first steps would all overflow.
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**8) if precision == "16-mixed" else None
+        super().__init__(precision, device, scaler)  # type: ignore[arg-type]
 
     def forward_context(self) -> AbstractContextManager[None]:
         return nullcontext()
