@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -452,20 +453,21 @@ def keyboard():
     signal.signal(signal.SIGINT, before)
 
 
-def interrupted(monkeypatch, step: int, presses: int = 1, words=LONGER) -> Path:
-    """A run in which Ctrl-C is pressed in the middle of a step."""
+def interrupted(monkeypatch, step: int, presses: int = 1, words=LONGER, number=signal.SIGINT) -> Path:
+    """A run in which Ctrl-C is pressed, or another signal comes, in the middle of a step."""
     advance = Trainer._advance
 
     def pressed(self, batch):
         if self.step == step:
             for _ in range(presses):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
         return advance(self, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_advance", pressed)
         assert main(["train", *DEBUG, *words]) == 130
     (folder,) = Path("outputs/train").resolve().iterdir()
+    time.sleep(1 - time.time() % 1)  # TensorBoard reads the files of one second in the order of their names
     return folder
 
 
@@ -493,6 +495,29 @@ def test_a_second_ctrl_c_does_not_wait(longer, monkeypatch, keyboard):
     assert main(["train", f"resume={folder}"]) == 0
     assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
     assert [step for step, _ in scalars(folder, "train/bound")] == list(range(8)), "no step stands there twice"
+
+
+@pytest.mark.parametrize("times", [1, 2])  # a batch system may send it to several processes, which pass it on
+def test_sigterm_saves_and_ends(times, longer, monkeypatch, keyboard, capsys):
+    folder = interrupted(monkeypatch, 5, presses=times, number=signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert f"interrupted; `viscos train resume={folder}` goes on" in capsys.readouterr().err
+    assert checkpoint.load(folder / "checkpoint.pt")["trainer"]["step"] == 6, "the step is finished first"
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
+
+
+def test_an_interrupted_run_with_an_average_goes_on(monkeypatch, keyboard):
+    words = (*LONGER, "ema=0.9", "accumulate=2", "dataset.augment=[flip,shift]", "warmup=3")
+    whole = viscos("train", *DEBUG, *words)
+    Path("second").mkdir()
+    monkeypatch.chdir("second")
+    folder = interrupted(monkeypatch, 5, words=words)
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(whole / "checkpoint.pt"))
+    assert without_clock(figures(folder)) == without_clock(figures(whole))
+    shutil.copytree(folder, "eval")
+    assert figures(viscos("eval", "checkpoint=eval", "draws=2", "threads=1"))["rmse"] == figures(whole)["rmse"]
 
 
 def test_an_ignored_ctrl_c_stays_ignored():

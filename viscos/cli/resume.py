@@ -14,7 +14,8 @@ from viscos.errors import InputError
 CHANGEABLE = ("epochs", "max_steps", "threads", "device", "devices", "precision", "accumulate")
 """Settings that a resumed run may change: they do not change what was computed so far.
 
-With another length, the steps that remain have the learning rates that a run of that length has there.
+With another length, the steps that remain have the learning rates that a run of that length has there. On other
+devices, or in other micro-batches, they are the same but for rounding and the classifier's batch normalisation.
 """
 
 

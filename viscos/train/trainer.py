@@ -114,7 +114,7 @@ class Trainer:
             self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self.step)
-        self._check_progress(finite and figures["solved"] > 0 and figures.get("failed", 0.0) < 1)
+        self._check_progress(finite and figures.get("failed", 0.0) < 1)
         solver = {key: figures[key] for key in _SOLVER if key in figures}
         loss = {
             key: figures[key] for key in ("cross_entropy", "accuracy") if not math.isnan(figures.get(key, math.nan))
