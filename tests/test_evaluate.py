@@ -11,13 +11,14 @@ import torch
 from problems import normal
 
 from viscos.batch import incomplete
+from viscos.classifier import LatentClassifier
 from viscos.data.datasets import Images
 from viscos.data.masks import mask_hash
 from viscos.evaluate import Protocol, evaluate
 from viscos.flows import Affine, Composed
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective, impute
-from viscos.model import Classifier, Model, build_model
+from viscos.model import Model, build_model
 from viscos.rng import generator
 from viscos.roots import anderson
 from viscos.solution import Solution, Status
@@ -32,6 +33,7 @@ CFG = {
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
     "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+    "classifier": "latents",
 }
 PROTOCOL = Protocol(draws=4, batch_size=5, seed=3, bound_items=6, bound_draws=2)
 
@@ -146,7 +148,8 @@ def test_measuring_changes_nothing(model):
 def test_accuracy_counts(model, measured):
     done = completions(model)
     with torch.no_grad():
-        scores = model.classifier(done.latents.flatten(0, 1)).softmax(1).view(4, N, CLASSES).mean(0)
+        seen = (done.latents, done.draws, OBSERVED.expand_as(done.draws))
+        scores = model.classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(4, N, CLASSES).mean(0)
     accuracy = measured[0]["accuracy"]
     assert accuracy["items"] == N
     assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
@@ -259,12 +262,12 @@ def test_bits_per_dimension_of_a_flat_density():
 
 
 def test_accuracy_on_complete_data():
-    classifier = Classifier(16, CLASSES)
+    classifier = LatentClassifier(16, CLASSES)
     model = gaussian_model(torch.zeros(SHAPE), torch.ones(SHAPE), classifier)
     record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
     classifier.eval()
     with torch.no_grad():
-        hits = classifier(TEST.values).argmax(1) == TEST.labels
+        hits = classifier(TEST.values, TEST.values, OBSERVED).argmax(1) == TEST.labels
     assert record["accuracy"]["items"] == N
     assert record["accuracy"]["value"] == pytest.approx(float(hits.double().mean()))
 

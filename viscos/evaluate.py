@@ -77,6 +77,8 @@ def evaluate(
         record["bound"] = _bound(model, test, observed, objective, protocol)
     elif bool(observed.all()):
         record |= _complete_data_record(model, test, protocol, progress)
+    if model.classifier is not None and "accuracy" in record:
+        record["accuracy"]["classifier"] = f"trained along, on {model.classifier.sees}"
     record["lipschitz"] = max(model.flow.lipschitz(), default=0.0)
     return record, first
 
@@ -118,8 +120,8 @@ def _measure(tally: _Tally, model: Model, test: Images, batch: Incomplete, done:
     tally.draw.update(done.draws[0].cpu(), truth, hidden, done.ok[0].cpu())
     tally.mean.update(done.mean().cpu(), truth, hidden, done.ok.any(0).cpu())
     if model.classifier is not None and test.labels is not None:
-        latents = torch.nan_to_num(done.latents)
-        scores = model.classifier(latents.flatten(0, 1)).softmax(1).view(*done.ok.shape, -1)
+        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), batch.observed.expand_as(done.draws))
+        scores = model.classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(*done.ok.shape, -1)
         weight = done.ok.to(scores.dtype).unsqueeze(-1)
         tally.accuracy.update((scores * weight).sum(0).cpu(), test.labels[rows], done.ok.any(0).cpu())
     s = done.solution
@@ -160,7 +162,7 @@ def _completion_record(tally: _Tally, baseline: Gaussian | None, protocol: Proto
             "gaussian_draw": tally.gaussian_draw.record(),
         }
     if tally.accuracy.count:
-        record["accuracy"] = tally.accuracy.record() | {"classifier": "trained along, on latents of completions"}
+        record["accuracy"] = tally.accuracy.record()
     return record
 
 
@@ -204,7 +206,8 @@ def _complete_data_record(
         values = dequantise(test.values[rows], protocol.levels, g).to(device)
         total += float(model.flow.log_prob(values).double().sum())
         if model.classifier is not None and test.labels is not None:
-            scores = model.classifier(model.flow.to_latent(test.values[rows].to(device)))
+            clean = test.values[rows].to(device)
+            scores = model.classifier(model.flow.to_latent(clean), clean, torch.ones_like(clean, dtype=torch.bool))
             accuracy.update(scores.cpu(), test.labels[rows])
         progress(min(start + protocol.batch_size, len(test)), {"bits": _bits(total, test, start, protocol)})
     record: dict[str, Any] = {
@@ -215,7 +218,7 @@ def _complete_data_record(
         }
     }
     if accuracy.count:
-        record["accuracy"] = accuracy.record() | {"classifier": "trained along, on latents of complete data"}
+        record["accuracy"] = accuracy.record()
     return record
 
 

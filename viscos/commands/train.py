@@ -40,6 +40,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
     cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"], "mask": chosen_mask(cfg, usual=0.5)}
     cfg["missing"] = cfg["mask"].get("missing")
+    cfg["pretrain"] = cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]
     train = load_images(cfg["dataset"], "train", cfg["train_items"])
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
@@ -52,7 +53,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg))
+    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg, len(data)))
     if state is not None:
         trainer.load_state(state["trainer"])
         if trainer.step > trainer.total:
@@ -161,7 +162,7 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any]
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
-def _plan(cfg: dict[str, Any]) -> Plan:
+def _plan(cfg: dict[str, Any], items: int) -> Plan:
     return Plan(
         cfg["epochs"],
         cfg["batch_size"],
@@ -170,6 +171,8 @@ def _plan(cfg: dict[str, Any]) -> Plan:
         cfg["max_steps"],
         noise=cfg["dataset"]["noise"],
         levels=cfg["dataset"]["levels"],
+        pretrain=round(cfg["pretrain"] * items / cfg["batch_size"]),
+        holdout=cfg["holdout"],
         seed=cfg["seed"],
     )
 
