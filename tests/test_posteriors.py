@@ -165,7 +165,7 @@ def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape, 
 @pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])
 def test_the_network_is_trained_in_every_layer(channels):
     flow, batch = residual_flow("image"), image_batch()
-    network = Amortised((1, 4, 4), width=4, channels=channels).double()
+    network = Amortised((1, 4, 4), width=4, channels=channels, held_out=0.0).double()
     optimizer = torch.optim.SGD(network.parameters(), 1e-2)
     for _ in range(2):  # the last layer begins at zero, so the others move from the second step on
         optimizer.zero_grad()
@@ -197,12 +197,13 @@ def test_holding_out_hides_a_share_of_what_is_observed():
 
 def test_the_holdout_loss_is_the_log_of_the_error_at_held_out_entries():
     batch = incomplete(normal(6, 1, 4, 4), torch.rand(6, 1, 4, 4, generator=generator(1)) < 0.7)
-    network = Amortised((1, 4, 4), width=4, gaussian=False).double()
+    network = Amortised((1, 4, 4), width=4, gaussian=False, held_out=0.3).double()
     network.prepare(0.5, None)  # untrained, it predicts the median everywhere
     held = batch.observed & hold_out(batch, 0.3, generator(2)).hidden
     wanted = 0.5 * batch.hidden.sum() / 6 * (batch.values[held] - 0.5).square().mean().log()
-    assert torch.allclose(holdout_loss(network, batch, generator(2), 0.3), wanted)
-    loss = holdout_loss(network, batch, generator(2), 0.0)
+    assert torch.allclose(holdout_loss(network, batch, generator(2)), wanted)
+    network.held_out = 0.0
+    loss = holdout_loss(network, batch, generator(2))
     assert loss == 0  # nothing was held out
     loss.backward()
 
@@ -221,3 +222,19 @@ def test_held_out_entries_teach_a_network_what_depends_on_what():
         optimizer.step()
     error = (network.predict(batch)[0] - values)[batch.hidden].detach().square().mean().sqrt()
     assert float(error) < 0.3  # the noise is 0.1, and predicting zero gives 1
+
+
+def test_taught_by_held_out_entries_the_completion_is_out_of_the_bounds_reach():
+    flow, batch = residual_flow("image"), image_batch()
+    network = Amortised((1, 4, 4), width=4).double()
+    with torch.no_grad():
+        for k, p in enumerate(network.parameters()):
+            p.copy_(0.2 * normal(*p.shape, seed=k))
+    q = network(batch, flow)
+    (q.sample(normal(2, 3, 1, 4, 4)).square().sum() - q.log_scale_sum().sum()).backward()
+    moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert moved == {"spread.weight", "spread.bias"}
+    assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
+    network.zero_grad(set_to_none=True)
+    holdout_loss(network, batch, generator(1)).backward()
+    assert network.spread.weight.grad is None and float(network.correction.weight.grad.abs().sum()) > 0

@@ -32,10 +32,10 @@ CFG = {
         "channels": 4,
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
-    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4], "held_out": 0.0},
     "classifier": "latents",
 }
-PLAN = Plan(epochs=2, batch_size=8, learning_rate=1e-2, warmup=2, holdout=0.0)
+PLAN = Plan(epochs=2, batch_size=8, learning_rate=1e-2, warmup=2)
 
 
 def pictures(n=20):
@@ -196,9 +196,7 @@ class Failing:
 def after_one_step(values, solver):
     """The trainer's report and state after one step on all items."""
     original, observed, labels = pictures()
-    trainer = fresh(
-        original, observed, labels, objective=Objective(solver, CLADE()), plan=Plan(1, 20, 1e-2, warmup=1, holdout=0.0)
-    )
+    trainer = fresh(original, observed, labels, objective=Objective(solver, CLADE()), plan=Plan(1, 20, 1e-2, warmup=1))
     trainer.data = IncompleteImages(values, observed, labels)
     (report,) = run(trainer)
     return report, state(trainer)
@@ -221,7 +219,7 @@ def test_a_failed_item_is_left_out_and_counted(value):
 
 def test_the_gradient_is_that_of_the_mean_over_solved_items():
     values, observed, _ = pictures()
-    objective, plan = Objective(Failing(), CLADE()), Plan(1, 20, 1e-2, noise=0.0, holdout=0.0)
+    objective, plan = Objective(Failing(), CLADE()), Plan(1, 20, 1e-2, noise=0.0)
     (report,) = run(fresh(values, observed, objective=objective, plan=plan))
     model = (trainer := fresh(values, observed)).model
     batch = trainer.data.batch(epoch_order(20, 0, 0))
@@ -242,7 +240,8 @@ def test_a_step_in_which_everything_fails():
 
 
 def test_at_first_the_inference_network_alone_learns():
-    trainer = fresh(*pictures(), plan=dataclasses.replace(PLAN, holdout=1.0, pretrain=2))
+    cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}}
+    trainer = fresh(*pictures(), plan=dataclasses.replace(PLAN, pretrain=2), cfg=cfg)
     before = state(trainer)
     first, second = run(trainer, 2)
     assert "holdout" in first.loss and not second.solver
@@ -256,7 +255,7 @@ def test_at_first_the_inference_network_alone_learns():
 
 def test_a_run_that_solves_nothing_any_more_is_given_up():
     objective = Objective(Failing(float("nan"), everything=True), CLADE())
-    trainer = fresh(*pictures(), objective=objective, plan=Plan(40, 8, 1e-2, holdout=0.0))
+    trainer = fresh(*pictures(), objective=objective, plan=Plan(40, 8, 1e-2))
     with pytest.raises(InputError, match="training diverged: no item could be solved in the last 20 steps"):
         run(trainer)
     assert trainer.step < 25

@@ -41,8 +41,6 @@ class Plan:
     levels: int = 256
     pretrain: int = 0
     """Steps at the beginning in which the inference network alone learns, from held-out entries."""
-    holdout: float = 1.0
-    """Weight of the held-out entries' loss beside the bound."""
     seed: int = 0
 
     def steps_per_epoch(self, items: int) -> int:
@@ -140,12 +138,11 @@ class Trainer:
         solver: Callable[[], dict[str, float]] = dict
         figures: dict[str, float] = {}
         loss = batch.filled().sum() * 0
-        if isinstance(self.model.posterior, Amortised) and self.plan.holdout:
+        if isinstance(self.model.posterior, Amortised) and self.model.posterior.held_out:
             loss = holdout_loss(self.model.posterior, batch, generator(self.plan.seed, "holdout", self.step))
             figures["holdout"] = float(loss.detach())
             if self.step < self.plan.pretrain:
                 return loss, figures, solver
-            loss = self.plan.holdout * loss
         if self.model.posterior is None:
             x, surrogate = flow.to_latent_and_ladj_surrogate(batch.values, probes)
             loss, ok = -(flow.base_log_prob(x) + surrogate).mean(), torch.ones_like(surrogate, dtype=torch.bool)

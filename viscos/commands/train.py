@@ -172,7 +172,6 @@ def _plan(cfg: dict[str, Any], items: int) -> Plan:
         noise=cfg["dataset"]["noise"],
         levels=cfg["dataset"]["levels"],
         pretrain=round(cfg["pretrain"] * items / cfg["batch_size"]),
-        holdout=cfg["holdout"],
         seed=cfg["seed"],
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from viscos.batch import Incomplete
 from viscos.errors import InputError
@@ -28,6 +28,8 @@ class Amortised(Posterior):
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
     fitted to observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
+    With `held_out` above zero ŷ learns from that share of the observed entries (see `viscos.posteriors.holdout`), and
+    the scales of q from the bound, each without a gradient to the other; at zero all learns from the bound.
     """
 
     median: Tensor
@@ -41,16 +43,20 @@ class Amortised(Posterior):
         width: int = 32,
         channels: Sequence[int] | None = None,
         gaussian: bool = True,
+        held_out: float = 0.2,
     ) -> None:
         super().__init__()
         if len(shape) != 3:
             raise InputError(
                 f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder"
             )
-        self.shape = torch.Size(shape)
+        self.shape, self.held_out = torch.Size(shape), held_out
         self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
-        c = 2 * shape[0] * self.factor**2
-        self.network = UNet(c, c, width) if channels is None else Plain(c, c, channels)
+        c = shape[0] * self.factor**2
+        self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
+        self.correction, self.spread = (nn.Conv2d(self.network.width, c, 3, padding=1) for _ in range(2))
+        for p in (*self.correction.parameters(), *self.spread.parameters()):
+            nn.init.zeros_(p)
         d = self.shape.numel() if gaussian else 0
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
@@ -79,14 +85,14 @@ class Amortised(Posterior):
         """The completion ŷ (B, …), observed entries as they are, and the log-scales of q (B, …)."""
         filled = self._fill(batch)
         z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
-        z = F.pixel_unshuffle(z, self.factor) if self.factor > 1 else z
-        z = self.network(z)
-        z = F.pixel_shuffle(z, self.factor) if self.factor > 1 else z
-        correction, log_scale = z.chunk(2, 1)
+        features = self.network(F.pixel_unshuffle(z, self.factor))
+        correction = F.pixel_shuffle(self.correction(features), self.factor)
+        log_scale = F.pixel_shuffle(self.spread(features.detach() if self.held_out else features), self.factor)
         return torch.where(batch.observed, filled, filled + correction), log_scale
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
         guess, log_scale = self.predict(batch)
+        guess = guess.detach() if self.held_out else guess
         mean = flow.to_latent(guess)
         sane = torch.isfinite(mean).flatten(1).all(1)
         if not bool(sane.all()):  # else 0 · NaN would stand in the gradient of shared parameters

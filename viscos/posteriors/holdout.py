@@ -1,8 +1,8 @@
 """Held-out entries teach an inference network to complete, from observed entries alone.
 
-Some of what is observed is hidden from the network, which predicts it from the rest. Unlike the bound's gradient, which
-at the start says little beyond the Gaussian that the flow begins with, this needs no solve and is right from the first
-step.
+Some of what is observed is hidden from the network, which predicts it from the rest. The bound's gradient, as long as
+the flow is hardly more than the Gaussian that it begins with, would pull ŷ to that Gaussian's conditional mean;
+held-out entries know better, and need no solve.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def hold_out(batch: Incomplete, share: float, generator: torch.Generator) -> Inc
     return Incomplete(batch.values.masked_fill(~observed, float("nan")), observed, batch.index, batch.label)
 
 
-def holdout_loss(network: Amortised, batch: Incomplete, generator: torch.Generator, share: float = 0.2) -> Tensor:
+def holdout_loss(network: Amortised, batch: Incomplete, generator: torch.Generator) -> Tensor:
     """½ |H| log MSE, in nats an item (a number), with the mean square over the held-out entries of the batch.
 
-    It is what a Gaussian of the best common variance pays for the hidden entries, up to a constant: its weight against
-    the bound depends neither on the share nor on the units. Zero where nothing was held out.
+    It is what a Gaussian of the best common variance pays for the hidden entries, up to a constant. Zero where nothing
+    was held out.
     """
-    sparser = hold_out(batch, share, generator)
+    sparser = hold_out(batch, network.held_out, generator)
     held = batch.observed & sparser.hidden
     if not bool(held.any()):
         return next(network.parameters()).sum() * 0
