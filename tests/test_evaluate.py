@@ -106,7 +106,7 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz"
+        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz"
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)

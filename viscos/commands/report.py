@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from viscos.inference import Completions
+from viscos.metrics.tally import TRUTH
 from viscos.report.grid import completion_grid, save_png
 
 _ROWS = (
@@ -17,6 +18,7 @@ _ROWS = (
     ("mean_imputation", "mean imputation"),
     ("gaussian_mean", "Gaussian conditional mean"),
     ("gaussian_draw", "Gaussian conditional draw"),
+    (TRUTH, "the test images themselves"),
 )
 
 
@@ -37,17 +39,11 @@ def save_grid(
 
 def summary(record: dict[str, Any]) -> str:
     """The main figures of a record, a line each."""
-    lines = []
-    rmse = record.get("rmse", {})
-    if rmse:
-        lines.append("RMSE on hidden pixels, in [0, 1], pooled:")
-        lines += [
-            f"  {label:<26}{rmse[key]['pooled']:.4f}"
-            for key, label in _ROWS
-            if rmse.get(key, {}).get("pooled") is not None
-        ]
+    lines = _completions(record)
+    if record.get("fid", {}).get("reason"):
+        lines.append(f"FID                         none: {record['fid']['reason']}")
     if record.get("accuracy"):
-        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}")
+        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
     if record.get("bound"):
         bound = record["bound"]
         lines.append(f"bound                       {bound['mean']:.1f} nats an item ({bound['items']} items)")
@@ -60,3 +56,36 @@ def summary(record: dict[str, Any]) -> str:
             f"{100 * s['fallback']:.2g} % needed the fallback, {100 * s['failed']:.2g} % failed"
         )
     return "\n".join(lines)
+
+
+def _completions(record: dict[str, Any]) -> list[str]:
+    """A table of what was measured of each kind of completion."""
+    rmse, fid, accuracy = (record.get(key, {}) for key in ("rmse", "fid", "accuracy_complete"))
+    columns = [
+        ("pooled", 8, {kind: _number(row["pooled"]) for kind, row in rmse.items()}),
+        ("mean ± std of images", 23, {kind: _spread(row) for kind, row in rmse.items()}),
+        ("FID", 10, {kind: _number(row["value"]) for kind, row in fid.items() if kind != "reason"}),
+        ("accuracy", 11, {kind: _number(row["value"]) for kind, row in accuracy.items()}),
+    ]
+    columns = [(name, width, cells) for name, width, cells in columns if any(cells.values())]
+    rows = [(label, kind) for kind, label in _ROWS if any(cells.get(kind) for _, _, cells in columns)]
+    if not rows:
+        return []
+    judged = "; FID and accuracy by a network of complete images" if fid.keys() - {"reason"} else ""
+    return [
+        f"RMSE on hidden pixels, in [0, 1]{judged}:",
+        " " * 28 + "".join(f"{name:>{width}}" for name, width, _ in columns),
+        *(
+            f"  {label:<26}" + "".join(f"{cells.get(kind, ''):>{width}}" for _, width, cells in columns)
+            for label, kind in rows
+        ),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _spread(row: dict[str, Any]) -> str:
+    mean, std = _number(row["per_image_mean"]), _number(row["per_image_std"])
+    return f"{mean} ± {std}" if std else mean
