@@ -40,8 +40,8 @@ def save_grid(
 def summary(record: dict[str, Any]) -> str:
     """The main figures of a record, a line each."""
     lines = _completions(record)
-    if record.get("fid", {}).get("reason"):
-        lines.append(f"FID                         none: {record['fid']['reason']}")
+    if reason := _why_no_fid(record):
+        lines.append(f"FID                         none: {reason}")
     if record.get("accuracy"):
         lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
     if record.get("bound"):
@@ -60,26 +60,36 @@ def summary(record: dict[str, Any]) -> str:
 
 def _completions(record: dict[str, Any]) -> list[str]:
     """A table of what was measured of each kind of completion."""
-    rmse, fid, accuracy = (record.get(key, {}) for key in ("rmse", "fid", "accuracy_complete"))
-    columns = [
-        ("pooled", 8, {kind: _number(row["pooled"]) for kind, row in rmse.items()}),
-        ("mean ± std of images", 23, {kind: _spread(row) for kind, row in rmse.items()}),
-        ("FID", 10, {kind: _number(row["value"]) for kind, row in fid.items() if kind != "reason"}),
-        ("accuracy", 11, {kind: _number(row["value"]) for kind, row in accuracy.items()}),
-    ]
-    columns = [(name, width, cells) for name, width, cells in columns if any(cells.values())]
-    rows = [(label, kind) for kind, label in _ROWS if any(cells.get(kind) for _, _, cells in columns)]
-    if not rows:
-        return []
-    judged = "; FID and accuracy by a network of complete images" if fid.keys() - {"reason"} else ""
-    return [
-        f"RMSE on hidden pixels, in [0, 1]{judged}:",
-        " " * 28 + "".join(f"{name:>{width}}" for name, width, _ in columns),
-        *(
-            f"  {label:<26}" + "".join(f"{cells.get(kind, ''):>{width}}" for _, width, cells in columns)
-            for label, kind in rows
-        ),
-    ]
+    rmse, fid, accuracy = record.get("rmse", {}), _judged(record, "fid"), _judged(record, "accuracy_complete")
+    columns = {
+        "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
+        "mean ± std of images": {kind: _spread(row) for kind, row in rmse.items()},
+        "FID": fid,
+        "accuracy": accuracy,
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells.values())}
+    lines = [f"{'':28}" + "".join(f"{name:>{_width(name, cells)}}" for name, cells in columns.items())]
+    for kind, label in _ROWS:
+        if any(cells.get(kind) for cells in columns.values()):
+            shown = "".join(f"{cells.get(kind, ''):>{_width(name, cells)}}" for name, cells in columns.items())
+            lines.append(f"  {label:<26}{shown}".rstrip())
+    about = "; FID and accuracy by a network of complete images" if any((fid | accuracy).values()) else ""
+    return [f"RMSE on hidden pixels, in [0, 1]{about}:", *lines] if len(lines) > 1 else []
+
+
+def _judged(record: dict[str, Any], metric: str) -> dict[str, str]:
+    rows = record.get(metric, {})
+    return {} if "reason" in rows else {kind: _number(row["value"]) for kind, row in rows.items()}
+
+
+def _why_no_fid(record: dict[str, Any]) -> str | None:
+    """The reason of the record, or of its first kind of completion."""
+    fid = record.get("fid", {})
+    return fid.get("reason") or fid.get("mean", {}).get("reason")
+
+
+def _width(name: str, cells: dict[str, str]) -> int:
+    return 3 + max(map(len, (name, *cells.values())))
 
 
 def _number(value: float | None) -> str:

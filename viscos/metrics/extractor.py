@@ -103,9 +103,7 @@ def extractor_for(shape: tuple[int, ...], inception: str | None = None) -> Extra
     if shape == (1, 28, 28):
         return mnist_extractor()
     if shape[0] != 3:
-        return (
-            f"no network is known for images of {size}, only for grey ones of 1 × 28 × 28 and colour ones of 3 × H × W"
-        )
+        return f"it takes grey images of 28 × 28, or colour images, and these are of {size}"
     if inception is None:
         return "colour images need Inception's weights; give inception=<file>, or inception=download"
     return inception_extractor(_downloaded() if inception == "download" else Path(inception))
