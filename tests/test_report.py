@@ -10,6 +10,7 @@ def rmse(pooled, mean=None, std=None):
 
 
 RECORD = {
+    "items": 1000,
     "rmse": {"mean": rmse(0.1909, 0.186, 0.0431), "draw": rmse(0.2425, 0.24, 0.05), "gaussian_draw": rmse(0.26, 0.25)},
     "fid": {"mean": {"value": 24.3}, "draw": {"value": None}, "real": {"value": 3.09}},
     "accuracy_complete": {"mean": {"value": 0.5}, "draw": {"value": 0.25}, "real": {"value": 0.9922}},
@@ -19,12 +20,12 @@ RECORD = {
 
 def test_a_table_of_completions():
     assert summary(RECORD).splitlines() == [
-        "RMSE on hidden pixels, in [0, 1]; FID and accuracy by a network of complete images:",
-        "                               pooled   mean ± std of images       FID   accuracy",
-        "  posterior mean               0.1909        0.1860 ± 0.0431   24.3000     0.5000",
-        "  one draw                     0.2425        0.2400 ± 0.0500               0.2500",
+        "RMSE on hidden pixels, in [0, 1]; FID and accuracy by a network trained on complete images:",
+        "                               pooled   mean ± std of images   FID of 1000   accuracy",
+        "  posterior mean               0.1909        0.1860 ± 0.0431       24.3000     0.5000",
+        "  one draw                     0.2425        0.2400 ± 0.0500                   0.2500",
         "  Gaussian conditional draw    0.2600                 0.2500",
-        "  the test images themselves                                    3.0900     0.9922",
+        "  the test images themselves                                        3.0900     0.9922",
         "accuracy                    0.7500, of the classifier trained along",
     ]
 

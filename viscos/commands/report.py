@@ -64,7 +64,7 @@ def _completions(record: dict[str, Any]) -> list[str]:
     columns = {
         "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
         "mean ± std of images": {kind: _spread(row) for kind, row in rmse.items()},
-        "FID": fid,
+        f"FID of {record.get('items')}": fid,
         "accuracy": accuracy,
     }
     columns = {name: cells for name, cells in columns.items() if any(cells.values())}
@@ -73,7 +73,7 @@ def _completions(record: dict[str, Any]) -> list[str]:
         if any(cells.get(kind) for cells in columns.values()):
             shown = "".join(f"{cells.get(kind, ''):>{_width(name, cells)}}" for name, cells in columns.items())
             lines.append(f"  {label:<26}{shown}".rstrip())
-    about = "; FID and accuracy by a network of complete images" if any((fid | accuracy).values()) else ""
+    about = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
     return [f"RMSE on hidden pixels, in [0, 1]{about}:", *lines] if len(lines) > 1 else []
 
 
