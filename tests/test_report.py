@@ -5,13 +5,22 @@ from __future__ import annotations
 from viscos.commands.report import summary
 
 
-def rmse(pooled, mean=None, std=None):
-    return {"pooled": pooled, "per_image_mean": mean, "per_image_std": std}
+def rmse(pooled, mean=None, std=None, interval=(None, None)):
+    return {
+        "pooled": pooled,
+        "per_image_mean": mean,
+        "per_image_std": std,
+        "per_image_mean_interval_95": list(interval),
+    }
 
 
 RECORD = {
     "items": 1000,
-    "rmse": {"mean": rmse(0.1909, 0.186, 0.0431), "draw": rmse(0.2425, 0.24, 0.05), "gaussian_draw": rmse(0.26, 0.25)},
+    "rmse": {
+        "mean": rmse(0.1909, 0.186, 0.0431, (0.1833, 0.1887)),
+        "draw": rmse(0.2425, 0.24, 0.05, (0.237, 0.243)),
+        "gaussian_draw": rmse(0.26, 0.25),
+    },
     "fid": {"mean": {"value": 24.3}, "draw": {"value": None}, "real": {"value": 3.09}},
     "accuracy_complete": {"mean": {"value": 0.5}, "draw": {"value": 0.25}, "real": {"value": 0.9922}},
     "accuracy": {"value": 0.75},
@@ -21,11 +30,11 @@ RECORD = {
 def test_a_table_of_completions():
     assert summary(RECORD).splitlines() == [
         "RMSE on hidden pixels, in [0, 1]; FID and accuracy by a network trained on complete images:",
-        "                               pooled   mean ± std of images   FID of 1000   accuracy",
-        "  posterior mean               0.1909        0.1860 ± 0.0431       24.3000     0.5000",
-        "  one draw                     0.2425        0.2400 ± 0.0500                   0.2500",
-        "  Gaussian conditional draw    0.2600                 0.2500",
-        "  the test images themselves                                        3.0900     0.9922",
+        "                               pooled       image ± std   95 % of the mean   FID of 1000   accuracy",
+        "  posterior mean               0.1909   0.1860 ± 0.0431   0.1833 to 0.1887       24.3000     0.5000",
+        "  one draw                     0.2425   0.2400 ± 0.0500   0.2370 to 0.2430                   0.2500",
+        "  Gaussian conditional draw    0.2600            0.2500",
+        "  the test images themselves                                                      3.0900     0.9922",
         "accuracy                    0.7500, of the classifier trained along",
     ]
 
@@ -33,7 +42,7 @@ def test_a_table_of_completions():
 def test_without_fid():
     lines = summary({"rmse": RECORD["rmse"], "fid": {"reason": "no such network"}}).splitlines()
     assert lines[0] == "RMSE on hidden pixels, in [0, 1]:"
-    assert lines[1].endswith("   mean ± std of images") and len(lines) == 6
+    assert lines[1].endswith("   image ± std   95 % of the mean") and len(lines) == 6
     assert lines[-1] == "FID                         none: no such network"
 
 
