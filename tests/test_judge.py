@@ -9,8 +9,10 @@ import pytest
 import torch
 from problems import Projections, normal
 
+from viscos.commands.common import make_judge
 from viscos.data.datasets import Images
 from viscos.metrics.accuracy import Accuracy
+from viscos.metrics.extractor import MnistNet
 from viscos.metrics.fid import frechet_distance
 from viscos.metrics.judge import ROWS, Judge, Verdict
 from viscos.metrics.rmse import RMSE
@@ -110,3 +112,11 @@ def test_without_a_judge_the_record_says_why():
     record, _ = filled(Tally(TEST, "no such network"), {"one": TEST.values})
     assert record["rmse"]["one"]["pooled"] == 0 and record["fid"] == {"reason": "no such network"}
     assert record.keys() == {"rmse", "fid"}
+
+
+def test_the_judge_of_a_run():
+    """It sees all training images, however few of them a run learns from."""
+    digits, cpu = {"name": "digits", "root": None, "download": False}, torch.device("cpu")
+    assert isinstance(make_judge(digits, (1, 8, 8), None, cpu), str)
+    judge = make_judge(digits, (1, 28, 28), None, cpu)
+    assert isinstance(judge.extractor, MnistNet) and len(judge.train) == 1437
