@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from problems import normal
+from problems import Projections, normal
 
 from viscos.batch import incomplete
 from viscos.classifier import LatentClassifier
@@ -18,6 +18,7 @@ from viscos.evaluate import Protocol, evaluate
 from viscos.flows import Affine, Composed
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective, impute
+from viscos.metrics.judge import Judge, Verdict
 from viscos.model import Model, build_model
 from viscos.rng import generator
 from viscos.roots import anderson
@@ -108,7 +109,7 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz"
+        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz"
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
@@ -155,6 +156,23 @@ def test_accuracy_counts(model, measured):
     assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
 
 
+def test_a_judge_sees_every_kind_of_completion(model, measured):
+    judge = Judge(Projections(), pictures(200))
+    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN, judge=judge)
+    assert measured[0]["fid"] == {"reason": "no extractor was given"}
+    same = measured[0].keys() - {"fid"}
+    assert {key: record[key] for key in same} == {key: measured[0][key] for key in same}
+    assert record["fid"].keys() == record["accuracy_complete"].keys() == record["rmse"].keys() | {"real"}
+    done = completions(model)
+    for kind, images in (("draw", done.draws[0]), ("mean", done.mean()), ("real", TEST.values)):
+        verdict = Verdict(judge)
+        verdict.update(images, TEST.labels)
+        assert record["fid"][kind]["value"] == pytest.approx(verdict.fid_record()["value"], rel=1e-3)
+        assert record["fid"][kind]["items"] == N and record["fid"][kind]["reference_items"] == 200
+        assert record["accuracy_complete"][kind]["value"] == verdict.accuracy_record()["value"]
+    json.dumps(record, allow_nan=False)
+
+
 def test_without_labels_there_is_no_accuracy(model):
     record, _ = evaluate(model, pictures(labels=False), OBSERVED, OBJECTIVE, PROTOCOL)
     assert "accuracy" not in record
@@ -178,13 +196,17 @@ def test_a_failed_solve_is_left_out_and_counted(model):
             status = torch.where(failed, int(Status.STALLED), found.status)
             return Solution(found.value, status, found.residual, found.evaluations, found.fallback)
 
-    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN)
+    judge = Judge(Projections(), pictures(200))
+    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN, judge=judge)
     failed = ~OBSERVED.flatten(1)[:, 0]
     assert 0 < int(failed.sum()) < N
     assert record["solver"]["failed"] == pytest.approx(float(failed.double().mean()))
     assert record["rmse"]["mean"]["failed_items_left_out"] == int(failed.sum())
     assert record["rmse"]["mean"]["items"] == record["accuracy"]["items"] == N - int(failed.sum())
-    assert record["rmse"]["gaussian_mean"]["items"] == N
+    assert record["rmse"]["gaussian_mean"]["items"] == record["fid"]["real"]["items"] == N
+    for kind in ("draw", "mean"):
+        row = record["fid"][kind]
+        assert row["items"] == N - int(failed.sum()) and row["failed_items_left_out"] == int(failed.sum())
     done = completions(model)
     ok = ~failed
     expected = pooled(done.draws[0][ok], TEST.values[ok], ~OBSERVED[ok])
@@ -203,9 +225,12 @@ def test_when_every_solve_fails(model):
             nan = start.new_full((n,), math.nan)
             return Solution(start * math.nan, torch.full((n,), int(Status.NON_FINITE)), nan, nan * 0 + 1)
 
-    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL)
+    judge = Judge(Projections(), pictures(200))
+    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL, judge=judge)
     assert record["solver"]["failed"] == 1 and record["solver"]["residual"] is None
     assert record["rmse"]["mean"]["pooled"] is None and record["bound"] is None
+    assert record["fid"]["mean"]["value"] is None and "0 items are too few" in record["fid"]["mean"]["reason"]
+    assert record["accuracy_complete"]["draw"]["value"] is None
 
 
 # -------------------------------------------------------------------------------------------------------- complete data

@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
     "schedule": one_of(CHOICES["schedule"]),
     "gaussian_floor": number(0, inside=True),
     "draws": integer(1),
+    "inception": optional(text),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),
     "max_steps": optional(integer(1)),

@@ -13,6 +13,7 @@ from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
     chosen_mask,
     load_images,
+    make_judge,
     make_masks,
     make_objective,
     use_machine,
@@ -28,6 +29,7 @@ from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective
+from viscos.metrics.extractor import extractor_for
 from viscos.model import Model, build_model
 from viscos.report.board import Log
 from viscos.rng import generator
@@ -43,6 +45,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     cfg["pretrain"] = cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]
     train = load_images(cfg["dataset"], "train", cfg["train_items"])
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
+    extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
     data = IncompleteImages(train.values, observed, train.labels)
@@ -127,9 +130,18 @@ def _measure(
     log: Log,
 ) -> dict[str, Any]:
     protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"]["levels"])
+    device = next(trainer.model.parameters()).device
+    judge = make_judge(cfg["dataset"], test.shape, cfg["inception"], device)
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
-            trainer.model, test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
+            trainer.model,
+            test,
+            observed,
+            trainer.objective,
+            protocol,
+            baseline=gaussian,
+            judge=judge,
+            progress=progress.update,
         )
     if first is not None:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
