@@ -157,7 +157,10 @@ def in_double(*, lad=None, solver=None, observed=None, cfg=CFG, incomplete=True,
 def gradients(trainer):
     """The gradient of the first step, before it is clipped."""
     batch = next(trainer._remaining())
-    figures = trainer._gradient(trainer._seen(batch))
+    batch = trainer._seen(batch)
+    figures = trainer._gradient(batch)
+    if trainer._holds_out:
+        figures["holdout"] = trainer._holdout_gradient(batch)
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]), figures
 
 
@@ -183,6 +186,7 @@ CASES = {
     "roulette": dict(cfg=ROULETTE),
     "augmented": dict(augment=("flip", "shift")),
     "failures": dict(solver=Choosy()),
+    "held out": dict(cfg=CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}}, solver=Choosy()),
     "complete": dict(observed=torch.ones(20, 1, 4, 4, dtype=torch.bool), incomplete=False, cfg=WIDER),
 }
 
@@ -194,7 +198,7 @@ def test_the_gradient_of_micro_batches_is_that_of_the_batch(name, accumulate):
     parts, same = gradients(in_double(accumulate=accumulate, **CASES[name]))
     assert float((whole - parts).norm()) <= 1e-10 * float(whole.norm())
     assert same["items"] == figures["items"] == 20 and same["solved"] == figures["solved"]
-    if name == "failures":
+    if "solver" in CASES[name]:
         assert 0 < figures["solved"] < 20 and figures["failed"] == pytest.approx(1 - figures["solved"] / 20)
     for record in (same, figures):
         record.pop("products", None)  # as many as the slowest item of a part needs

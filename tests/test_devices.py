@@ -25,10 +25,10 @@ from viscos.train import Trainer
 
 fabric = pytest.importorskip("viscos.train.fabric", exc_type=ImportError)
 
-SHARED = {name: CASES[name] for name in ("clade", "auto", "failures", "augmented", "complete")}
+SHARED = {name: CASES[name] for name in ("clade", "auto", "failures", "augmented", "held out", "complete")}
 SHARED |= {
     "micro-batches": dict(accumulate=2, batch_size=8, ema=0.9),
-    "a last batch of one item": dict(batch_size=19, max_steps=2),
+    "a last batch of one item": dict(CASES["held out"], batch_size=19, max_steps=2, pretrain=1),
 }
 
 

@@ -14,9 +14,12 @@ from viscos.batch import Incomplete
 from viscos.inference import Objective
 from viscos.logdet import LogDetEstimator
 from viscos.model import Model
+from viscos.posteriors import Amortised
+from viscos.posteriors.holdout import holdout_errors
 from viscos.rng import Generators
 
 Figures = dict[str, float]
+_Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Figures]]  # x, y, log-densities, whether solved, figures
 
 
 @dataclass(frozen=True)
@@ -33,46 +36,72 @@ class Part:
     """Of each item in the loss."""
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """A micro-batch of which some observed entries are held out, for the inference network to complete."""
+
+    batch: Incomplete
+    sparser: Incomplete
+    """The same without the held-out entries."""
+    scale: float
+    """½ |H| of the whole step, in entries an item: of its logarithm of the mean square."""
+    errors: float | None
+    """The sum of squares over the whole step; None where this part is the whole."""
+
+
 class Loss(nn.Module):
     """Minus the bound (or log p), plus the classifier's cross-entropy, summed over the solved items of a part.
 
-    A module, because what Fabric spreads over devices is the forward pass of a module.
+    Of held-out entries, ½ |H| log MSE, whose gradient is the parts' ½ |H| ∇(sum of squares) over the whole sum. A
+    module, because what Fabric spreads over devices is the forward pass of a module.
     """
 
     def __init__(self, model: Model, objective: Objective) -> None:
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, part: Part) -> tuple[Tensor, Callable[[], Figures]]:
+    def forward(self, part: Part | HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
         """The weighted sum, and its figures, to be read after the backward pass, which solves too."""
+        if isinstance(part, HeldOut):
+            assert isinstance(self.model.posterior, Amortised)
+            squares = holdout_errors(self.model.posterior, part.batch, part.sparser)
+            errors = float(squares.detach())
+            return part.scale * squares / max(part.errors or errors, 1e-30), lambda: {"errors": errors}
         if self.model.posterior is None:
-            x, terms, ok, solver = self._likelihood(part)
+            x, y, terms, ok, solver = self._likelihood(part)
         else:
-            x, terms, ok, solver = self._bound(part)
+            x, y, terms, ok, solver = self._bound(part)
         loss = -terms.sum()
         solved = int(ok.sum())
         figures: Figures = {"items": len(ok) if part.weight else 0, "solved": solved if part.weight else 0}
         if self.model.classifier is not None and part.batch.label is not None:
             figures |= {"cross_entropy": math.nan, "accuracy": math.nan}
             if solved > 1:
-                scores, label = self.model.classifier(x[ok]), part.batch.label[ok]
+                label = part.batch.label[ok]
+                scores = self.model.classifier(x[ok], y[ok], part.batch.observed[ok])
                 cross_entropy = F.cross_entropy(scores, label)
                 loss = loss + solved * cross_entropy
                 figures["cross_entropy"] = float(cross_entropy.detach())
                 figures["accuracy"] = float((scores.argmax(1) == label).double().mean())
         return part.weight * loss, lambda: figures | solver()
 
-    def _likelihood(self, part: Part) -> tuple[Tensor, Tensor, Tensor, Callable[[], Figures]]:
+    def _likelihood(self, part: Part) -> _Terms:
         flow = self.model.flow
         x, surrogate = flow.to_latent_and_ladj_surrogate(part.batch.values, part.probes)
-        return x, flow.base_log_prob(x) + surrogate, torch.ones_like(surrogate, dtype=torch.bool), dict
+        return (
+            x,
+            part.batch.values,
+            flow.base_log_prob(x) + surrogate,
+            torch.ones_like(surrogate, dtype=torch.bool),
+            dict,
+        )
 
-    def _bound(self, part: Part) -> tuple[Tensor, Tensor, Tensor, Callable[[], Figures]]:
+    def _bound(self, part: Part) -> _Terms:
         assert self.model.posterior is not None
         q = self.model.posterior(part.batch, self.model.flow)
         objective = replace(self.objective, lad=part.lad)
         step = objective.step(self.model.flow, part.batch, q, part.noise[None], part.probes)
-        return step.x, step.surrogate, step.ok, step.figures
+        return step.x, step.y, step.surrogate, step.ok, step.figures
 
 
 _CLASSIFIER = ("cross_entropy", "accuracy")

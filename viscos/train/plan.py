@@ -27,6 +27,8 @@ class Plan:
     noise: float | str = 0.05
     """Standard deviation of the noise on training values, or `uniform` for dequantisation of `levels` grey levels."""
     levels: int = 256
+    pretrain: int = 0
+    """Steps at the beginning in which the inference network alone learns, from held-out entries."""
     augment: Sequence[str] = ()
     """How images are moved about, of `viscos.data.augment.KINDS`."""
     accumulate: int = 1

@@ -18,14 +18,17 @@ from viscos.flows import Composed
 from viscos.inference import Objective
 from viscos.logdet import Auto
 from viscos.model import Model
+from viscos.posteriors import Amortised
+from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.rng import RowGenerator, generator
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
-from viscos.train.loss import Figures, Loss, Part, merged
+from viscos.train.loss import Figures, HeldOut, Loss, Part, merged
 from viscos.train.noise import noisy
 from viscos.train.plan import Plan
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
+_LOSS = ("holdout", "cross_entropy", "accuracy")
 _SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
 
 
@@ -105,7 +108,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch = self._seen(batch).to(self.devices.device)
-        figures = self._gradient(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        figures: Figures = {}
+        if self.step >= self.plan.pretrain or not self._holds_out:
+            figures = self._gradient(batch)
+        if self._holds_out:
+            figures["holdout"] = self._holdout_gradient(batch)
         norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False)
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
@@ -116,9 +124,7 @@ class Trainer:
                 self.average.update(self.model, self.step)
         self._check_progress(finite and figures.get("failed", 0.0) < 1)
         solver = {key: figures[key] for key in _SOLVER if key in figures}
-        loss = {
-            key: figures[key] for key in ("cross_entropy", "accuracy") if not math.isnan(figures.get(key, math.nan))
-        }
+        loss = {key: figures[key] for key in _LOSS if not math.isnan(figures.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
         return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
 
@@ -130,14 +136,7 @@ class Trainer:
 
     def _gradient(self, batch: Incomplete) -> Figures:
         """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch."""
-        self.optimizer.zero_grad(set_to_none=True)
-        parts, records = list(self._parts(batch)), []
-        for k, part in enumerate(parts):
-            with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
-                loss, figures = self._loss(part)
-                self.devices.backward(loss)
-            records.append(figures())
-        mine = merged(records)
+        mine = merged(self._backward(list(self._parts(batch))))
         rows = self.devices.gather_rows(list(mine.values()))
         whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
         if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
@@ -146,22 +145,63 @@ class Trainer:
                     p.grad.mul_(len(batch) / whole["solved"])
         return whole
 
+    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut]) -> list[Figures]:
+        """Adds the gradient of the parts' losses, summed; returns their figures."""
+        records = []
+        for k, part in enumerate(parts):
+            with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
+                loss, figures = self._loss(part)
+                self.devices.backward(loss)
+            records.append(figures())
+        return records
+
+    @property
+    def _holds_out(self) -> bool:
+        return isinstance(self.model.posterior, Amortised) and self.model.posterior.held_out > 0
+
+    def _holdout_gradient(self, batch: Incomplete) -> float:
+        """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch; returns that."""
+        network = self.model.posterior
+        assert isinstance(network, Amortised)
+        sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step))
+        count = int((batch.observed & sparser.hidden).sum())
+        if not count:
+            return 0.0
+        scale = 0.5 * int(batch.hidden.sum()) / len(batch)
+        shares = self._shares(len(batch))
+        total = None
+        if len(batch) > shares[0].stop - shares[0].start:  # a logarithm of a sum: its parts need to know the whole
+            with torch.no_grad():
+                mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))) for r in shares)
+            total = sum(row[0] for row in self.devices.gather_rows([mine if self._has_share(len(batch)) else 0.0]))
+        weight = scale * self.devices.world_size if self._has_share(len(batch)) else 0.0
+        records = self._backward([HeldOut(batch.select(r), sparser.select(r), weight, total) for r in shares])
+        errors = sum(record["errors"] for record in records) if total is None else total
+        return scale * math.log(max(errors / count, 1e-12))
+
+    def _has_share(self, size: int) -> bool:
+        """Whether a batch of `size` has an item for this process."""
+        return bool(_shares(size, self.devices.world_size, self.devices.global_rank, 1))
+
+    def _shares(self, size: int) -> list[slice]:
+        """The rows of this process's micro-batches; one that gets none takes part all the same, with no weight."""
+        shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
+        return shares or [slice(0, 1)]
+
     def _parts(self, batch: Incomplete) -> Iterator[Part]:
         """This process's share of a batch, in micro-batches."""
         size, seed, lad = len(batch), self.plan.seed, self.objective.lad
         lad = lad.choose(batch.hidden) if isinstance(lad, Auto) else lad
         noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", self.step), dtype=batch.values.dtype)
         weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
-        shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
-        # A process that an epoch's last, small batch leaves without an item takes part all the same.
-        for rows in shares or [slice(0, 1)]:
+        for rows in self._shares(size):
             probes = generator(seed, "probe", self.step)
             yield Part(
                 batch.select(rows),
                 noise[rows].to(batch.values.device),
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
                 lad,
-                weight if shares else 0.0,
+                weight if self._has_share(size) else 0.0,
             )
 
     def _check_progress(self, useful: bool) -> None:
