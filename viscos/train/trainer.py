@@ -48,7 +48,7 @@ class Trainer:
 
     A step's numbers are those of its whole batch, however many devices and micro-batches share it; so is its gradient,
     that of the mean over the items of the batch that were solved. The one difference is the classifier's batch
-    normalisation, whose batch is what it sees at once.
+    normalisation and dropout, whose batch is what it sees at once.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class Trainer:
             group["lr"] = rate
         batch = self._seen(batch).to(self.devices.device)
         self.optimizer.zero_grad(set_to_none=True)
+        # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
+        torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
         figures: Figures = {}
         if self.step >= self.plan.pretrain or not self._holds_out:
             figures = self._gradient(batch)
