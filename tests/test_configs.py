@@ -20,7 +20,13 @@ from viscos.flows import Residual
 from viscos.posteriors import Posterior
 
 FOLDER = Path(viscos.configs.__file__).parent
-NEEDED = {"mask=file": ["mask.path=masks.npz"], "impute": ["checkpoint=run.pt"], "eval": ["checkpoint=run.pt"]}
+NEEDED = {
+    "mask=file": ["mask.path=masks.npz"],
+    "dataset=array": ["dataset.path=images.npz"],
+    "dataset=folder": ["dataset.path=pictures"],
+    "impute": ["checkpoint=run.pt"],
+    "eval": ["checkpoint=run.pt"],
+}
 CASES = [
     (command, f"{part.name}={choice}")
     for command in COMMANDS
@@ -50,7 +56,7 @@ def test_every_choice_composes(command, override):
 
 
 BUILT = [(command, override) for command, override in CASES if "_target_" in settings(*override.split("="))]
-SHAPES = {"iresnet_mnist": (1, 28, 28), "iresnet164": (3, 32, 32)}
+SHAPES = {"iresnet_mnist": (1, 28, 28), "iresnet164": (3, 32, 32), "iresnet_colour": (3, 32, 32)}
 
 
 @pytest.mark.parametrize(("command", "override"), BUILT, ids=[f"{command} {override}" for command, override in BUILT])

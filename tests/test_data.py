@@ -13,7 +13,7 @@ import pytest
 import torch
 from torchvision import datasets as torchvision_datasets
 
-from viscos.data import datasets
+from viscos.data import public
 from viscos.data.datasets import DATASETS, Images, load
 from viscos.data.incomplete import IncompleteImages, epoch_order
 from viscos.errors import InputError
@@ -86,7 +86,7 @@ def test_real_mnist():
 
 
 def test_unknown_name_and_split_are_refused():
-    with pytest.raises(InputError, match=r"'mnits'.*digits, fashion_mnist, mnist"):
+    with pytest.raises(InputError, match=r"'mnits'.*cifar10, digits, fashion_mnist, folder, mnist"):
         load("mnits", "train")
     with pytest.raises(InputError, match="train or test"):
         load("digits", "validation")
@@ -94,7 +94,7 @@ def test_unknown_name_and_split_are_refused():
 
 def test_the_registry_takes_another_data_set(monkeypatch):
     made = Images("dots", torch.ones(2, 1, 2, 2), None, 0)
-    monkeypatch.setitem(DATASETS, "dots", lambda split, root, download: made)
+    monkeypatch.setitem(DATASETS, "dots", lambda split: made)
     assert load("dots", "train") is made
 
 
@@ -120,7 +120,7 @@ def test_without_a_network_nothing_is_left_behind(tmp_path, monkeypatch, capfd):
 
 def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(datasets, "TIMEOUT", 0.2)
+    monkeypatch.setattr(public, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [f"http://127.0.0.1:{listener.getsockname()[1]}/"])
         with pytest.raises(InputError, match="timed out"):

@@ -46,9 +46,9 @@ def number(low: float, high: float = math.inf, *, inside: bool = False) -> Rule:
     return check
 
 
-def one_of(choices: tuple[str, ...]) -> Rule:
-    """One of a few words."""
-    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+def one_of(choices: tuple[str | int, ...]) -> Rule:
+    """One of a few words or numbers."""
+    return lambda value: None if value in choices else f"must be one of {', '.join(map(str, choices))}"
 
 
 def list_of(rule: Rule) -> Rule:
@@ -126,6 +126,9 @@ RULES: dict[str, Rule] = {
     "dataset.name": text,
     "dataset.root": optional(text),
     "dataset.download": flag,
+    "dataset.path": text,
+    "dataset.channels": one_of((1, 3)),
+    "dataset.size": optional(integer(1)),
     "dataset.noise": either(number(0), one_of(("uniform",))),
     "dataset.levels": integer(2),
     "dataset.epochs": integer(1),
