@@ -21,7 +21,7 @@ from viscos.commands.common import (
 )
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
-from viscos.commands.report import save_grid, summary
+from viscos.commands.report import save_grid, save_samples, summary
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
 from viscos.data.masks import load_masks, mask_hash, save_masks
@@ -137,6 +137,9 @@ def _measure(
     if first is not None:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
+    if trainer.model.posterior is None:
+        samples = save_samples(run_dir / "samples.png", trainer.model.flow, test.shape, cfg["seed"])
+        log.image("test/samples", samples, trainer.step)
     log.record("test", record, trainer.step)
     return {"command": "train", "dataset": cfg["dataset"]["name"], **record}
 

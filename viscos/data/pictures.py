@@ -22,18 +22,20 @@ def read_picture(path: Path, channels: int, size: int | None = None) -> Tensor:
     cannot be read, or has more than 8 bits a channel.
     """
     try:
-        with Image.open(path) as picture:
-            picture.load()
-            mode, rgba = picture.mode, picture.convert("RGBA")
+        with Image.open(path) as file:
+            file.load()
     except Exception as error:  # each format fails in ways of its own on a damaged file
         raise InputError(f"{path} cannot be read as a picture: {' '.join(str(error).split())}") from error
-    if mode[0] in "IF":  # PIL cuts these off at 255 instead of scaling them
+    if file.mode[0] in "IF":  # PIL cuts these off at 255 instead of scaling them
         raise InputError(f"{path} has more than 8 bits a channel; save it with 8, or as .npy with floats in [0, 1]")
+    picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
     if size is not None:
-        rgba = _square(rgba, size)
-    plain = np.asarray(rgba.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
-    values = torch.from_numpy(plain if plain.ndim == 3 else plain[..., None]).permute(2, 0, 1)
-    hole = torch.from_numpy(np.array(rgba)[..., 3]) == 0
+        picture = _square(picture, size)
+    plain = np.array(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+    values = torch.from_numpy(plain.reshape(*plain.shape[:2], channels)).permute(2, 0, 1)
+    if picture.mode == "RGB":
+        return values
+    hole = torch.from_numpy(np.array(picture.getchannel("A"))) == 0
     return values.masked_fill(hole, float("nan"))
 
 
