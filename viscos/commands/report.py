@@ -49,7 +49,10 @@ def save_grid(
 
 
 def save_draws(path: Path, truth: Tensor, observed: Tensor, draws: Tensor) -> Tensor:
-    """Writes one image (C, H, W), the same masked, and all its draws (K, C, H, W) as a PNG; returns the picture."""
+    """Writes one image (C, H, W), the same masked, and all its draws (K, C, H, W) as a PNG; returns the picture.
+
+    Antithetic draws stand side by side, in pairs.
+    """
     grid = draws_grid(truth, observed, draws)
     save_png(path, grid)
     return grid
