@@ -87,11 +87,15 @@ def test_real_mnist():
     assert test.values.max() == 1 and abs(test.values.mean().item() - 0.1325) < 1e-3
 
 
-def test_unknown_name_and_split_are_refused():
+def test_unknown_names_are_refused():
     with pytest.raises(InputError, match=r"'mnits'.*cifar10, digits, fashion_mnist, folder, mnist"):
         load("mnits", "train")
     with pytest.raises(InputError, match="train or test"):
         load("digits", "validation")
+    with pytest.raises(InputError, match=r"unexpected keyword argument 'root'; it takes none"):
+        load("digits", "train", root="here")
+    with pytest.raises(InputError, match=r"missing a required argument: 'path'; it takes path, channels, size"):
+        load("folder", "train")
 
 
 def test_the_registry_takes_another_data_set(monkeypatch):

@@ -44,7 +44,7 @@ def load_images(dataset: dict[str, Any], split: str, limit: int | None) -> Image
     return replace(images, values=images.values[:limit], labels=labels)
 
 
-def at_home(dataset: dict[str, Any]) -> dict[str, Any]:
+def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
     """The settings with whole paths: they find the same files from any folder."""
     paths = {key: dataset[key] for key in ("root", "path") if dataset.get(key)}
     return dataset | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}

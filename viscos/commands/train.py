@@ -11,7 +11,7 @@ from torch import Tensor
 
 from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
-    at_home,
+    whole_paths,
     chosen_mask,
     load_images,
     make_masks,
@@ -45,7 +45,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
     if train.shape != test.shape:
         raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
-    cfg["dataset"] = at_home(cfg["dataset"])
+    cfg["dataset"] = whole_paths(cfg["dataset"])
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
     data = IncompleteImages(train.values, observed, train.labels)

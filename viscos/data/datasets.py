@@ -48,13 +48,18 @@ def load(name: str, split: str, **settings: Any) -> Images:
     """The `split` ("train" or "test") of the data set `name`, one of `DATASETS`, which says what `settings` it takes.
 
     Public data sets take `root`, the folder of their files: by default the environment's VISCOS_DATA_DIR, else
-    ~/.cache/viscos. What is missing there is downloaded unless `download` is false. Raises `InputError` if the name or
-    the split is not known, or if files are missing, cannot be downloaded or cannot be read.
+    ~/.cache/viscos. What is missing there is downloaded unless `download` is false. Raises `InputError` if the name,
+    the split or a setting is not known, or if files are missing, cannot be downloaded or cannot be read.
     """
     if name not in DATASETS:
         raise InputError(f"there is no data set {name!r}; choose one of {', '.join(sorted(DATASETS))}")
     if split not in SPLITS:
         raise InputError(f"there is no split {split!r} of {name}; choose train or test")
+    try:
+        inspect.signature(DATASETS[name]).bind(split, **settings)
+    except TypeError as error:
+        taken = ", ".join(settings_of(name)) or "none"
+        raise InputError(f"{name} cannot be loaded with these settings: {error}; it takes {taken}") from error
     return DATASETS[name](split, **settings)
 
 
