@@ -11,13 +11,13 @@ from torch import Tensor
 
 from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
-    whole_paths,
     chosen_mask,
     load_images,
     make_masks,
     make_objective,
     use_machine,
     versions,
+    whole_paths,
 )
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
