@@ -10,18 +10,10 @@ from torch import Tensor
 
 from viscos.flows import Flow
 from viscos.inference import Completions
+from viscos.report.completions import completions_table, why_no_fid
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 from viscos.rng import generator
 from viscos.solution import per_item
-
-_ROWS = (
-    ("mean", "posterior mean"),
-    ("draw", "one draw"),
-    ("first_iteration_draw", "one draw before fitting"),
-    ("mean_imputation", "mean imputation"),
-    ("gaussian_mean", "Gaussian conditional mean"),
-    ("gaussian_draw", "Gaussian conditional draw"),
-)
 
 
 def save_grid(
@@ -70,17 +62,11 @@ def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, coun
 
 def summary(record: dict[str, Any]) -> str:
     """The main figures of a record, a line each."""
-    lines = []
-    rmse = record.get("rmse", {})
-    if rmse:
-        lines.append("RMSE on hidden pixels, in [0, 1]: pooled; per image, mean ± deviation, 95 % interval of the mean")
-        lines += [
-            f"  {label:<26}{rmse[key]['pooled']:.4f}; {_per_image(rmse[key])}"
-            for key, label in _ROWS
-            if rmse.get(key, {}).get("pooled") is not None
-        ]
+    lines = completions_table(record)
+    if reason := why_no_fid(record):
+        lines.append(f"FID                         none: {reason}")
     if record.get("accuracy"):
-        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}")
+        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
     if record.get("bound"):
         bound = record["bound"]
         lines.append(f"bound                       {bound['mean']:.1f} nats an item ({bound['items']} items)")
@@ -96,11 +82,3 @@ def summary(record: dict[str, Any]) -> str:
             f"{100 * s['fallback']:.2g} % needed the fallback, {100 * s['failed']:.2g} % failed"
         )
     return "\n".join(lines)
-
-
-def _per_image(figures: dict[str, Any]) -> str:
-    shown = f"{figures['per_image_mean']:.4f}"
-    if figures["per_image_std"] is not None:
-        low, high = figures["per_image_mean_interval_95"]
-        shown += f" ± {figures['per_image_std']:.4f}, {low:.4f} to {high:.4f}"
-    return shown
