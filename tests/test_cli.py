@@ -71,7 +71,7 @@ def test_runs_in_the_same_second_do_not_share_a_folder(command):
 def test_the_data_folder_of_one_machine_is_not_saved_with_a_run(command, monkeypatch):
     seen = command()
     monkeypatch.setenv("VISCOS_DATA_DIR", "/somewhere")  # read when data are loaded, on whatever machine
-    assert main(["train"]) == 0
+    assert main(["train", "dataset=mnist"]) == 0
     assert seen[0]["dataset"]["root"] is None
 
 
@@ -100,7 +100,7 @@ WRONG = [
     ("train missin=0.5", "did you mean 'missing'?"),
     ("train flow.chanels=3", "did you mean 'flow.channels'?"),
     ("train datset=mnist", "did you mean 'dataset'?"),
-    ("train dataset=nope", "choose from digits, fashion_mnist, mnist"),
+    ("train dataset=nope", "choose from array, cifar10, digits, fashion_mnist, folder, mnist"),
     ("train dataset=null", "must be one of its choices"),
     ("train +new=1", "there is no option 'new'"),
     ("train ~flow", "flow is not set"),
@@ -108,7 +108,7 @@ WRONG = [
     ("train flow.blocks.x=1", "cannot use these settings"),
     ("train missing=${nope}", "cannot use these settings"),
     ("train missing=0.5,0.9", "add --multirun"),
-    ("train --multirun dataset=digits,nope", "choose from digits"),
+    ("train --multirun dataset=digits,nope", "choose from array, cifar10, digits"),
     ("train foo", "settings are written key=value"),
     ("train flow=[a", "cannot read 'flow=[a'"),
     ("train --foo", "--foo"),

@@ -28,6 +28,7 @@ from viscos.commands.progress import bar
 from viscos.data.datasets import load
 from viscos.data.masks import load_masks, mask_hash, save_masks
 from viscos.train import Trainer
+from viscos.trained import load as load_trained
 
 DEBUG = ("experiment=debug", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
@@ -335,7 +336,7 @@ def test_impute_with_every_part(words, trained):
     assert_completes(folder, values, load_masks(trained / "masks_test.npz")[:3].numpy())
     record = figures(folder)
     assert record["items"] == 3 and record["draws"] == 2 and record["bound"]["items"] == 3
-    rows = {"mean", "draw", "gaussian_mean"}
+    rows = {"mean", "draw", "gaussian_mean", "gaussian_draw"}
     assert record["rmse"].keys() == rows | (set() if words == "posterior=amortised" else {"first_iteration_draw"})
     assert (folder / "completions.png").exists() and (folder / "config.yaml").exists()
 
@@ -441,6 +442,68 @@ def test_failed_solves_are_marked_and_counted(trained):
     assert (arrays["mean"][observed] == values[observed]).all()
     assert record["rmse"]["mean"]["pooled"] is None and record["rmse"]["mean"]["failed_items_left_out"] == 3
     assert "bound" not in record
+
+
+# --------------------------------------------------------------------------------------------------------------- colour
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """On complete pictures in colour, from a file with a relative path."""
+    coarse = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("colour"))
+        np.savez("x.npz", images=np.kron(coarse, np.ones((1, 4, 4, 1))).astype(np.uint8), labels=np.arange(60) % 3)
+        words = ("dataset=array", "dataset.path=x.npz", "missing=0", "train_items=null", "max_steps=4")
+        return viscos("train", *DEBUG, *words)
+
+
+FIT = ("mask=center8", "posterior.reflections=3", "items=3", "draws=6", "threads=1")
+
+
+def test_samples_of_a_flow_for_colour(colour):
+    assert Path(runs.load_config(colour)["dataset"]["path"]).is_absolute()
+    with Image.open(colour / "samples.png") as picture:
+        assert picture.mode == "RGB" and picture.size[0] == picture.size[1] > 8 * 16  # 64 samples in a square
+        assert len(picture.getcolors(2**20)) > 1000
+    board = EventAccumulator(str(colour / "tensorboard")).Reload()
+    assert board.Tags()["images"] == ["test/samples"]
+    record = figures(colour)
+    assert record["items"] == 6 and record["bits_per_dim"]["value"] > 0 and "accuracy" in record
+    again = figures(viscos("eval", f"checkpoint={colour}", "threads=1", "batch_size=8"))  # from another folder
+    assert again["bits_per_dim"] == record["bits_per_dim"]
+
+
+@pytest.mark.parametrize("lad", ["nlade", "clade"])
+def test_first_iteration_against_last(lad, colour):
+    folder = viscos("impute", f"checkpoint={colour}", *FIT, f"lad={lad}", "steps=20", "learning_rate=0.05")
+    record = figures(folder)
+    assert record["solver"]["failed"] == 0 and record["bound"]["items"] == 3 and record["missing"] == 0.25
+    assert record["bound"]["mean"] > record["bound"]["first_iteration"] + 1
+    assert record["rmse"].keys() == {"mean", "draw", "first_iteration_draw", "gaussian_mean", "gaussian_draw"}
+    assert all(row["items"] == 3 and row["per_image_std"] > 0 for row in record["rmse"].values())
+    trained = load_trained(colour)
+    with np.load(folder / "completions.npz") as arrays:
+        values, observed = (torch.from_numpy(arrays[name]) for name in ("values", "observed"))
+    wanted = trained.baseline.log_prob_observed(values.nan_to_num(0), observed).mean()
+    assert record["bound"]["gaussian_log_prob"] == pytest.approx(float(wanted), rel=1e-6)
+    with Image.open(folder / "draws.png") as picture:  # the original, the same masked, and six draws in one row
+        assert picture.size == (8 * (48 + 2) + 2, 48 + 4)
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert board.Tags()["images"] == ["impute/completions", "impute/draws"]
+
+
+def test_without_a_fit_the_first_iteration_is_the_last(colour):
+    record = figures(viscos("impute", f"checkpoint={colour}", *FIT, "steps=0"))
+    first, last = (record["rmse"][key]["pooled"] for key in ("first_iteration_draw", "draw"))
+    assert first == pytest.approx(last, rel=1e-5)  # the same noise, in batches of another size
+    assert record["bound"]["first_iteration"] == record["bound"]["mean"]
+
+
+def test_training_and_test_images_of_two_sizes(capsys):
+    np.savez("x.npz", x_train=np.zeros((8, 8, 8), np.uint8), x_test=np.zeros((4, 6, 6), np.uint8))
+    line = refused(capsys, "train", *DEBUG, "dataset=array", "dataset.path=x.npz")
+    assert "training images are (1, 8, 8) (channels, height, width) and test images (1, 6, 6)" in line
 
 
 # --------------------------------------------------------------------------------------------------------------- resume

@@ -20,7 +20,13 @@ from viscos.flows import Residual
 from viscos.posteriors import Posterior
 
 FOLDER = Path(viscos.configs.__file__).parent
-NEEDED = {"mask=file": ["mask.path=masks.npz"], "impute": ["checkpoint=run.pt"], "eval": ["checkpoint=run.pt"]}
+NEEDED = {
+    "mask=file": ["mask.path=masks.npz"],
+    "dataset=array": ["dataset.path=images.npz"],
+    "dataset=folder": ["dataset.path=pictures"],
+    "impute": ["checkpoint=run.pt"],
+    "eval": ["checkpoint=run.pt"],
+}
 CASES = [
     (command, f"{part.name}={choice}")
     for command in COMMANDS

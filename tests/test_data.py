@@ -4,7 +4,9 @@ import gzip
 import hashlib
 import http.server
 import os
+import pickle
 import socket
+import tarfile
 import threading
 from functools import partial
 
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torchvision import datasets as torchvision_datasets
 
-from viscos.data import datasets
+from viscos.data import public
 from viscos.data.datasets import DATASETS, Images, load
 from viscos.data.incomplete import IncompleteImages, epoch_order
 from viscos.errors import InputError
@@ -85,16 +87,20 @@ def test_real_mnist():
     assert test.values.max() == 1 and abs(test.values.mean().item() - 0.1325) < 1e-3
 
 
-def test_unknown_name_and_split_are_refused():
-    with pytest.raises(InputError, match=r"'mnits'.*digits, fashion_mnist, mnist"):
+def test_unknown_names_are_refused():
+    with pytest.raises(InputError, match=r"'mnits'.*cifar10, digits, fashion_mnist, folder, mnist"):
         load("mnits", "train")
     with pytest.raises(InputError, match="train or test"):
         load("digits", "validation")
+    with pytest.raises(InputError, match=r"unexpected keyword argument 'root'; it takes none"):
+        load("digits", "train", root="here")
+    with pytest.raises(InputError, match=r"missing a required argument: 'path'; it takes path, channels, size"):
+        load("folder", "train")
 
 
 def test_the_registry_takes_another_data_set(monkeypatch):
     made = Images("dots", torch.ones(2, 1, 2, 2), None, 0)
-    monkeypatch.setitem(DATASETS, "dots", lambda split, root, download: made)
+    monkeypatch.setitem(DATASETS, "dots", lambda split: made)
     assert load("dots", "train") is made
 
 
@@ -120,7 +126,7 @@ def test_without_a_network_nothing_is_left_behind(tmp_path, monkeypatch, capfd):
 
 def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(datasets, "TIMEOUT", 0.2)
+    monkeypatch.setattr(public, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [f"http://127.0.0.1:{listener.getsockname()[1]}/"])
         with pytest.raises(InputError, match="timed out"):
@@ -164,6 +170,66 @@ def test_damaged_and_short_files_are_refused(tmp_path):
     (raw / NAMES[3]).write_bytes(idx(np.zeros(5)))
     with pytest.raises(InputError, match="not 10000 of 28x28"):
         load("mnist", "test", root=tmp_path)
+
+
+CIFAR10 = torchvision_datasets.CIFAR10
+BATCHES = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta"]
+
+
+@pytest.fixture(scope="module")
+def cifar10_files():
+    """A forgery: one training image in each batch, and a whole test set whose first pixel is red."""
+    images = np.zeros((10_000, 3072), np.uint8)
+    images[0, 0] = 51
+    held = {name: {"data": images[1:2], "labels": [k]} for k, name in enumerate(BATCHES[:5])}
+    held |= {"test_batch": {"data": images, "labels": [k % 10 for k in range(10_000)]}}
+    held |= {"batches.meta": {"label_names": list("abcdefghij")}}
+    return {name: pickle.dumps(value) for name, value in held.items()}
+
+
+@pytest.fixture
+def cifar10(tmp_path, monkeypatch, cifar10_files):
+    """The forgery takes CIFAR-10's place; returns the folder where its files lie."""
+    sums = {name: hashlib.md5(data).hexdigest() for name, data in cifar10_files.items()}
+    monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in BATCHES[:5]])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
+    folder = tmp_path / "data" / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    for name, data in cifar10_files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_cifar10(cifar10):
+    test = load("cifar10", "test", root=cifar10.parent, download=False)
+    assert test.values.shape == (10_000, 3, 32, 32) and test.labels[:3].tolist() == [0, 1, 2] and test.classes == 10
+    assert test.values[0, 0, 0, 0] == pytest.approx(0.2) and test.values.sum() == test.values[0, 0, 0, 0]
+    with pytest.raises(InputError, match=r"\(5, 3, 32, 32\) images .* for train, not 50000 of 32x32"):
+        load("cifar10", "train", root=cifar10.parent)
+
+
+def test_cifar10_from_an_archive_put_there_by_hand(cifar10):
+    with tarfile.open(cifar10.parent / CIFAR10.filename, "w:gz", compresslevel=1) as tar:
+        tar.add(cifar10, CIFAR10.base_folder)
+    for file in cifar10.iterdir():
+        file.unlink()
+    assert len(load("cifar10", "test", root=cifar10.parent, download=False)) == 10_000
+    assert sorted(file.name for file in cifar10.iterdir()) == sorted(BATCHES)
+
+
+def test_missing_and_damaged_files_of_cifar10(cifar10, monkeypatch):
+    (cifar10 / "test_batch").unlink()
+    with pytest.raises(InputError, match=r"missing test_batch \(downloading is off\); .* holds cifar-10-batches-py"):
+        load("cifar10", "test", root=cifar10.parent, download=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/x.tar.gz")  # nobody listens
+    with pytest.raises(InputError, match=r"missing test_batch .*getting them failed") as caught:
+        load("cifar10", "test", root=cifar10.parent)
+    assert "\n" not in str(caught.value) and not (cifar10 / "test_batch").exists()
+    (cifar10 / "test_batch").write_bytes(b"half a file")
+    with pytest.raises(InputError, match="cannot be read"):
+        load("cifar10", "test", root=cifar10.parent)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_both_routes_agree(model, batch):
     values, observed = batch
     for completed, y, o in zip(model.conditional(values, observed), values, observed, strict=True):
         torch.testing.assert_close(model.conditional(y[None], o[None])[0], completed, rtol=0, atol=1e-10)
+    for density, y, o in zip(model.log_prob_observed(values, observed), values, observed, strict=True):
+        torch.testing.assert_close(model.log_prob_observed(y[None], o[None])[0], density, rtol=0, atol=1e-10)
     few = model.conditional(values[observed.sum(1) > 3], observed[observed.sum(1) > 3])
     torch.testing.assert_close(few, model.conditional(values, observed)[observed.sum(1) > 3], rtol=0, atol=1e-10)
 

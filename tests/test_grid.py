@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from viscos.errors import InputError
-from viscos.report.grid import FAILED, GAP, HIDDEN, completion_grid, save_png
+from viscos.report.grid import FAILED, GAP, HIDDEN, completion_grid, draws_grid, image_grid, save_png
 
 
 def parts(n=3, c=1, size=28, k=2):
@@ -52,6 +52,25 @@ def test_columns_limit_the_items():
         completion_grid(*(t[:, :2] if t.dim() == 5 else t[:2] for t in parts(n=3))),
     )
     assert completion_grid(*parts(n=2, k=0), columns=9).shape == (3, 3 * 58 + 2, 2 * 58 + 2)
+
+
+def test_draws_of_one_item_in_rows():
+    truth, observed, draws, _ = parts(n=1, c=3, size=56, k=5)
+    draws[1] = float("nan")
+    grid = draws_grid(truth[0], observed[0], draws[:, 0], columns=4)
+    assert grid.shape == (3, 2 * 58 + 2, 4 * 58 + 2)
+    assert torch.equal(cell(grid, 0, 0, 56), truth[0])
+    assert torch.equal(cell(grid, 0, 1, 56)[observed[0]], truth[0][observed[0]])
+    assert torch.equal(cell(grid, 0, 2, 56), draws[0, 0]) and torch.equal(cell(grid, 1, 2, 56), draws[4, 0])
+    assert torch.equal(cell(grid, 0, 3, 56).flatten(1).T.unique(dim=0), torch.tensor([FAILED]))
+    assert (cell(grid, 1, 3, 56) == 1).all(), "the last row is filled up"
+
+
+def test_images_in_rows():
+    images = torch.linspace(-1, 2, 3)[:, None, None, None].expand(3, 1, 56, 56)
+    grid = image_grid(images, columns=2)
+    assert [cell(grid, *place, 56).unique().tolist() for place in ((0, 0), (0, 1), (1, 0))] == [[0.0], [0.5], [1.0]]
+    assert image_grid(images).shape == (3, 58 + 2, 3 * 58 + 2)
 
 
 def test_failures_and_unknown_truth_are_seen():

@@ -255,6 +255,16 @@ def test_the_value_of_a_block(below):
     assert within(found, wanted) if below == 1 else torch.allclose(found, wanted.expand(2), atol=1e-11)
 
 
+def test_the_value_of_blocks_of_many_sizes():
+    """Each item has its own H, one of them none at all."""
+    A = spd_like(4, 8)
+    hidden = torch.arange(8) < torch.tensor([3, 8, 0, 5])[:, None]
+    hidden[3] = hidden[3].flip(0)
+    found = log_abs_det_block(Matrix(A), hidden, A[:, 0], generator(0))
+    wanted = [torch.linalg.slogdet(a[h][:, h])[1] for a, h in zip(A, hidden, strict=True)]
+    assert torch.allclose(found, torch.stack(wanted), atol=1e-12)
+
+
 def test_one_affine_flow_by_hand():
     """d = 2, O = {0}: J = A⁻¹ and log|J₀₀| = log|A₁₁ / det A|."""
     flow = AffineFlow(2)

@@ -125,13 +125,26 @@ class Gaussian:
         """log p(y^O) (B,), float64, in nats; 0 for an item with nothing observed. Raises as `conditional` does."""
         batch = self._batch(values, observed)
         y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
-        parts = []
-        for rows in _rows(len(known), longest(known)):
-            block = PrincipalBlocks.of(self.covariance, known[rows])
-            residual = block.gather((y - self.mean)[rows])
-            distance = (residual * block.solve(residual)).sum(1)
-            parts.append(-0.5 * (distance + block.log_det() + known[rows].sum(1).double() * math.log(2 * math.pi)))
+        few, parts = min(longest(known), longest(~known)), []
+        for rows in _rows(len(known), few):
+            distance, log_det = self._distance_and_log_det(known[rows], torch.where(known, y - self.mean, 0.0)[rows])
+            parts.append(-0.5 * (distance + log_det + known[rows].sum(1).double() * math.log(2 * math.pi)))
         return torch.cat(parts)
+
+    def _distance_and_log_det(self, known: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
+        """rᵀ (S^OO)⁻¹ r and log det S^OO (B,), for r = `difference` (B, d), zero outside O, which `known` marks.
+
+        Where little is missing by Λ = S⁻¹: rᵀ Λ r − (Λr)^Hᵀ (Λ^HH)⁻¹ (Λr)^H, and log det S + log det Λ^HH.
+        """
+        if longest(~known) < longest(known):
+            block, weighted = PrincipalBlocks.of(self._precision, ~known), difference @ self._precision
+            rest = block.gather(weighted)
+            whole = 2 * self._factor.diagonal().log().sum()
+            distance = (difference * weighted).sum(1) - (rest * block.solve(rest)).sum(1)
+            return distance, (whole + block.log_det()).expand(len(known))
+        block = PrincipalBlocks.of(self.covariance, known)
+        residual = block.gather(difference)
+        return (residual * block.solve(residual)).sum(1), block.log_det().expand(len(known))
 
     @cached_property
     def _factor(self) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from viscos.build import build
-from viscos.data.datasets import Images, load
+from viscos.data.datasets import Images, load, settings_of
 from viscos.errors import InputError
 from viscos.inference import Objective
 from viscos.linear import GMRES
@@ -37,11 +38,18 @@ def use_machine(cfg: dict[str, Any]) -> torch.device:
 
 def load_images(dataset: dict[str, Any], split: str, limit: int | None) -> Images:
     """The split, or its first `limit` items."""
-    images = load(dataset["name"], split, dataset["root"], dataset["download"])
+    name = dataset["name"]
+    images = load(name, split, **{key: dataset[key] for key in settings_of(name) if key in dataset})
     if limit is None or limit >= len(images):
         return images
     labels = None if images.labels is None else images.labels[:limit]
     return replace(images, values=images.values[:limit], labels=labels)
+
+
+def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
+    """The settings with whole paths: they find the same files from any folder."""
+    paths = {key: dataset[key] for key in ("root", "path") if dataset.get(key)}
+    return dataset | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
 
 
 def make_masks(mask: dict[str, Any], images: Images, seed: int, split: str) -> Tensor:

@@ -17,7 +17,7 @@ from viscos.build import build
 from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
 from viscos.commands.progress import bar
-from viscos.commands.report import save_grid, summary
+from viscos.commands.report import save_draws, save_grid, summary
 from viscos.conditional import Conditional
 from viscos.data.datasets import Images
 from viscos.data.files import read_images
@@ -27,6 +27,7 @@ from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
+from viscos.rng import item_noise
 from viscos.solution import Solution
 from viscos.trained import Trained, load
 
@@ -47,17 +48,22 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         for rows in torch.arange(len(images)).split(cfg["batch_size"]):
             chunks.append(_complete(trained, cfg, images.values[rows], observed[rows], rows, device, log))
         done = _joined([chunk.done for chunk in chunks])
-        record = _record(trained, images, known, observed, chunks, done) | {
+        record = _record(trained, images, known, observed, chunks, done, cfg["seed"]) | {
             "seed": cfg["seed"],
             "versions": versions(),
         }
         _save(run_dir, images, observed, done)
         log.record("impute", record, cfg["steps"])
         truth = torch.where(known, images.values, float("nan"))
-        log.image("impute/completions", save_grid(run_dir / "completions.png", truth, observed, done), cfg["steps"])
+        before = _before(chunks)
+        for name, picture in {
+            "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
+            "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
+        }.items():
+            log.image(f"impute/{name}", picture, cfg["steps"])
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
-    print(f"completions in {run_dir / 'completions.npz'}, picture in {run_dir / 'completions.png'}")
+    print(f"completions in {run_dir / 'completions.npz'}, pictures beside it: completions.png, draws.png")
     return record
 
 
@@ -66,9 +72,12 @@ class _Chunk:
     """The results of some items."""
 
     done: Completions
-    before: Completions | None
-    """A draw from the posterior before it was fitted, if it was."""
     bound: Tensor
+    """Of each item (b,)."""
+    before: Completions | None
+    """A draw from the posterior before it was fitted, if it was, of the same noise as the first in `done`."""
+    first_bound: Tensor | None
+    """The bound before the posterior was fitted (b,)."""
     fit_seconds: float
     draw_seconds: float
 
@@ -84,16 +93,24 @@ def _complete(
 ) -> _Chunk:
     batch = incomplete(values, observed, rows).to(device)
     posterior = _posterior(trained, cfg, batch.filled())
-    conditional = Conditional(trained.model.flow, batch, posterior, make_objective(cfg), cfg["seed"])
-    before, began = None, time.monotonic()
+    objective = make_objective(cfg)
+    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+    before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:
-        before = conditional.completions(1)
+        start = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+        before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
         _fit(conditional, cfg, log, int(rows[0]))
     fitted = time.monotonic()
     done = conditional.completions(cfg["draws"], antithetic=True)
     drawn = time.monotonic()
-    return _Chunk(done, before, conditional.bound(2), fitted - began, drawn - fitted)
+    return _Chunk(done, conditional.bound(2).cpu(), before, first_bound, fitted - began, drawn - fitted)
+
+
+def _before(chunks: list[_Chunk]) -> Completions | None:
+    """A draw of each item before the fit, if there was one."""
+    before = [chunk.before for chunk in chunks if chunk.before is not None]
+    return _joined(before) if before else None
 
 
 def _joined(parts: list[Completions]) -> Completions:
@@ -153,6 +170,7 @@ def _record(
     observed: Tensor,
     chunks: list[_Chunk],
     done: Completions,
+    seed: int,
 ) -> dict[str, Any]:
     s = done.solution
     record: dict[str, Any] = {
@@ -172,23 +190,44 @@ def _record(
         "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
         "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
     }
-    bound = torch.cat([chunk.bound for chunk in chunks])
-    if bool((~bound.isnan()).any()):
-        record["bound"] = {"mean": float(bound.nanmean()), "items": int((~bound.isnan()).sum()), "unit": "nats an item"}
+    record |= _bounds(trained, images, observed, chunks)
     hidden = known & ~observed  # where the truth is known and was not used
-    if bool(hidden.any()):
-        record["rmse"] = {
-            "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
-            "draw": _rmse(images, hidden, done.draws[0], done.ok[0]),
+    if not bool(hidden.any()):
+        return record
+    record["rmse"] = {
+        "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
+        "draw": _rmse(images, hidden, done.draws[0], done.ok[0]),
+    }
+    before = _before(chunks)
+    if before is not None:
+        record["rmse"]["first_iteration_draw"] = _rmse(images, hidden, before.draws[0], before.ok[0])
+    if trained.baseline is not None:
+        noise = item_noise(seed, torch.arange(len(images)), 1, images.shape, images.values)[0]
+        record["rmse"] |= {
+            "gaussian_mean": _rmse(images, hidden, trained.baseline.conditional(images.values, observed), None),
+            "gaussian_draw": _rmse(
+                images, hidden, trained.baseline.conditional_sample(images.values, observed, noise), None
+            ),
         }
-        befores = [chunk.before for chunk in chunks if chunk.before is not None]
-        if befores:
-            before = _joined(befores)
-            record["rmse"]["first_iteration_draw"] = _rmse(images, hidden, before.draws[0], before.ok[0])
-        if trained.baseline is not None:
-            gaussian = trained.baseline.conditional(images.values, observed)
-            record["rmse"]["gaussian_mean"] = _rmse(images, hidden, gaussian, None)
     return record
+
+
+def _bounds(trained: Trained, images: Images, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
+    """The bound after the fit and before it, over the items where both are known, and the Gaussian's log p(y^O)."""
+    last = torch.cat([chunk.bound for chunk in chunks]).double()
+    firsts = [chunk.first_bound for chunk in chunks if chunk.first_bound is not None]
+    first = torch.cat(firsts).double() if firsts else None
+    known = ~last.isnan() if first is None else ~(last.isnan() | first.isnan())
+    if not bool(known.any()):
+        return {}
+    bound: dict[str, Any] = {"mean": float(last[known].mean())}
+    if first is not None:
+        bound["first_iteration"] = float(first[known].mean())
+    if trained.baseline is not None:
+        exact = trained.baseline.log_prob_observed(images.values[known], observed[known])
+        bound["gaussian_log_prob"] = float(exact.mean())
+    unit = "nats an item, a lower bound of log p(y^O) for values in [0, 1]; of the Gaussian, log p(y^O) itself"
+    return {"bound": bound | {"items": int(known.sum()), "draws": 2, "unit": unit}}
 
 
 def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) -> dict[str, Any]:

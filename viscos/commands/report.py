@@ -5,24 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from viscos.flows import Flow
 from viscos.inference import Completions
 from viscos.report.completions import completions_table, why_no_fid
-from viscos.report.grid import completion_grid, save_png
+from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
+from viscos.rng import generator
+from viscos.solution import per_item
 
 
 def save_grid(
-    path: Path, truth: Tensor, observed: Tensor, done: Completions, items: int = 16, draws: int = 4
+    path: Path,
+    truth: Tensor,
+    observed: Tensor,
+    done: Completions,
+    first: Completions | None = None,
+    items: int = 16,
+    draws: int = 4,
 ) -> Tensor:
     """Writes originals, masked images, draws and means as a PNG; returns the picture (3, H, W).
 
-    `truth` is NaN where not even the original is known.
+    `truth` is NaN where not even the original is known. Before the draws stands one of `first`, from before a posterior
+    was fitted, if there is one.
     """
     n = min(items, done.draws.shape[1])
     # Antithetic draws come in pairs; every second one shows independent draws.
     shown = done.draws[::2][:draws, :n].cpu() if len(done.draws) > 1 else done.draws[:, :n].cpu()
+    if first is not None:
+        shown = torch.cat([first.draws[:1, :n].cpu(), shown])
     grid = completion_grid(truth[:n], observed[:n], shown, done.mean()[:n].cpu())
+    save_png(path, grid)
+    return grid
+
+
+def save_draws(path: Path, truth: Tensor, observed: Tensor, draws: Tensor) -> Tensor:
+    """Writes one image (C, H, W), the same masked, and all its draws (K, C, H, W) as a PNG; returns the picture.
+
+    Antithetic draws stand side by side, in pairs.
+    """
+    grid = draws_grid(truth, observed, draws)
+    save_png(path, grid)
+    return grid
+
+
+def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, count: int = 64) -> Tensor:
+    """Writes unconditional samples of the flow as a PNG; returns the picture. A sample that failed is red."""
+    like = next(flow.parameters())
+    noise = torch.randn(count, *shape, generator=generator(seed, "samples")).to(like)
+    found = flow.to_data(noise)
+    grid = image_grid(torch.where(per_item(found.converged, noise), found.value, float("nan")))
     save_png(path, grid)
     return grid
 
@@ -37,6 +70,9 @@ def summary(record: dict[str, Any]) -> str:
     if record.get("bound"):
         bound = record["bound"]
         lines.append(f"bound                       {bound['mean']:.1f} nats an item ({bound['items']} items)")
+        for key, label in (("first_iteration", "before fitting"), ("gaussian_log_prob", "Gaussian, exact")):
+            if key in bound:
+                lines.append(f"  {label:<26}{bound[key]:.1f}")
     if record.get("bits_per_dim"):
         lines.append(f"bits per dimension          {record['bits_per_dim']['value']:.3f}")
     if record.get("solver"):

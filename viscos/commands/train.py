@@ -17,11 +17,12 @@ from viscos.commands.common import (
     make_masks,
     make_objective,
     versions,
+    whole_paths,
 )
 from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
 from viscos.commands.progress import bar
-from viscos.commands.report import save_grid, summary
+from viscos.commands.report import save_grid, save_samples, summary
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
 from viscos.data.masks import load_masks, mask_hash, save_masks
@@ -52,6 +53,9 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     with devices.rank_zero_first():  # it may have to download them
         train = load_images(cfg["dataset"], "train", cfg["train_items"])
         test = load_images(cfg["dataset"], "test", cfg["test_items"])
+    if train.shape != test.shape:
+        raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
+    cfg["dataset"] = whole_paths(cfg["dataset"])
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
@@ -167,6 +171,9 @@ def _measure(
     if first is not None:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
+    if trainer.model.posterior is None:
+        samples = save_samples(run_dir / "samples.png", trainer.model.flow, test.shape, cfg["seed"])
+        log.image("test/samples", samples, trainer.step)
     log.record("test", record, trainer.step)
     return {"command": "train", "dataset": cfg["dataset"]["name"], **record}
 

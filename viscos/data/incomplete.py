@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.batch import Incomplete, incomplete
-from viscos.data.datasets import check_unit_range
+from viscos.data.images import check_unit_range
 from viscos.errors import InputError
 from viscos.rng import generator
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.linear import Block, LinearOperator, dense
+from viscos.linear.principal import longest
 from viscos.rng import rademacher
 from viscos.solution import item_dot
 
@@ -76,8 +77,25 @@ def log_abs_det_block(
     steps: int = 24,
     probes: int = 1,
 ) -> Tensor:
-    """log|det A^HH| (B,): exactly up to `exact_below` entries an item, else by Lanczos quadrature."""
-    block = Block(operator, hidden)
-    if block.size <= exact_below:
-        return exact_value(block, like)
-    return lanczos_value(block, like, generator, hidden, steps, probes)
+    """log|det A^HH| (B,): exactly up to `exact_below` hidden entries an item, else by Lanczos quadrature."""
+    if longest(hidden.flatten(1)) <= exact_below:
+        return exact_block_value(operator, hidden, like)
+    return lanczos_value(Block(operator, hidden), like, generator, hidden, steps, probes)
+
+
+@torch.no_grad()
+def exact_block_value(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
+    """log|det A^HH| (B,) by writing the blocks out: as many products as the item with the most in H has entries there.
+
+    Items with fewer are filled up with rows of the identity.
+    """
+    flat = hidden.flatten(1)
+    index = flat.byte().argsort(dim=1, descending=True, stable=True)[:, : longest(flat)]
+    inside = flat.gather(1, index)
+    blocks = torch.diag_embed((~inside).to(like.dtype))
+    for k in range(index.shape[1]):
+        one = like.new_zeros(flat.shape).scatter(1, index[:, k : k + 1], inside[:, k : k + 1].to(like.dtype))
+        column = operator.mv(one.view_as(like)).flatten(1).gather(1, index)
+        blocks[:, :, k] += torch.where(inside & inside[:, k : k + 1], column, 0)
+    # One matrix at a time, as in `exact_value`.
+    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in blocks]).to(like.dtype)

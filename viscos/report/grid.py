@@ -1,4 +1,4 @@
-"""Pictures of completions: one column an item; original, masked, some draws, their mean."""
+"""Pictures of completions (one column an item; original, masked, some draws, their mean), of draws and of samples."""
 
 from __future__ import annotations
 
@@ -35,6 +35,24 @@ def completion_grid(truth: Tensor, observed: Tensor, draws: Tensor, mean: Tensor
     masked = torch.where(shown, original, _colour(HIDDEN))
     rows = [original, masked, *(_paint(draw[:columns], FAILED) for draw in draws), _paint(mean[:columns], FAILED)]
     return _tile(torch.stack([_enlarge(row) for row in rows]))
+
+
+def draws_grid(truth: Tensor, observed: Tensor, draws: Tensor, columns: int = 8) -> Tensor:
+    """One picture (3, H', W') of one item, in rows of `columns`: the original, the same masked, each of its draws.
+
+    `truth` (C, H, W), NaN where not even it is known, `observed` (bool, the same shape) and `draws` (K, C, H, W) as in
+    `completion_grid`.
+    """
+    _check(truth[None], observed[None], draws[:, None], truth[None], columns)
+    truth, observed, draws = (t.detach().cpu() for t in (truth, observed, draws))
+    original = _paint(truth[None], HIDDEN)
+    masked = torch.where(observed[None].expand(-1, 3, -1, -1), original, _colour(HIDDEN))
+    return _wrap(torch.cat([original, masked, _paint(draws, FAILED)]), columns)
+
+
+def image_grid(images: Tensor, columns: int = 8) -> Tensor:
+    """One picture (3, H', W') of `images` (N, 1 or 3, H, W) in rows of `columns`; values are clamped to [0, 1]."""
+    return _wrap(_paint(images.detach().cpu(), FAILED), columns)
 
 
 def save_png(path: str | Path, grid: Tensor) -> Path:
@@ -83,6 +101,14 @@ def _enlarge(images: Tensor) -> Tensor:
     """Tiny images by an integer factor, each pixel a square."""
     factor = max(1, SMALLEST // max(images.shape[-2:]))
     return functional.interpolate(images, scale_factor=factor, mode="nearest") if factor > 1 else images
+
+
+def _wrap(cells: Tensor, columns: int) -> Tensor:
+    """Cells (N, 3, h, w) in rows of `columns`, the last one filled up with white."""
+    cells = _enlarge(cells)
+    columns = min(columns, len(cells))
+    blank = cells.new_ones(-len(cells) % columns, *cells.shape[1:])
+    return _tile(torch.cat([cells, blank]).unflatten(0, (-1, columns)))
 
 
 def _tile(cells: Tensor) -> Tensor:
