@@ -20,17 +20,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from viscos import runs
-from viscos.cli import messages
+from viscos.cli import messages, sweep
 from viscos.cli.validate import validate
 from viscos.errors import InputError
 
 
 class JobFailed(CompactHydraException):
-    """A job failed, and its error has been printed; in a sweep the other jobs go on."""
+    """A job failed, and its error has been printed; in a sweep, whose folder is named, the other jobs go on."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message, status)
-        self.status = status
+    def __init__(self, message: str, status: int, sweep: str | None = None) -> None:
+        super().__init__(message, status, sweep)
+        self.status, self.sweep = status, sweep
 
 
 def run(command: str, arguments: list[str]) -> int:
@@ -42,6 +42,8 @@ def run(command: str, arguments: list[str]) -> int:
         with _hydra_process(command, ordered):
             application()
     except JobFailed as failure:
+        if failure.sweep:  # Hydra raises the first job's error, after the last job
+            print(f"viscos {command}: {sweep.failures(failure.sweep)}", file=sys.stderr)
         return failure.status
     except (CompactHydraException, OmegaConfBaseException, ValueError, OSError) as error:
         # Jobs raise JobFailed only, so these come from composing the settings or from making the run folder.
@@ -57,17 +59,32 @@ def job(config: DictConfig) -> Any:
     """One run; a function of this module, so that launchers can start it in another process."""
     settings = HydraConfig.get()
     command, folder = str(settings.job.config_name), str(settings.runtime.output_dir)
-    label = f"viscos {command}"
-    if settings.mode == RunMode.MULTIRUN:
-        label += f": job {settings.job.num} ({settings.job.override_dirname})"
+    if settings.mode != RunMode.MULTIRUN:
+        return _attempt(f"viscos {command}", command, config, folder)
+    label = f"viscos {command}: job {settings.job.num} ({settings.job.override_dirname})"
+    alone = settings.launcher["_target_"].endswith(".BasicLauncher")
+    with contextlib.nullcontext() if alone else sweep.side_by_side(f"[{settings.job.num}] "):
+        if sweep.finished(command, folder):
+            return print(f"{label} is finished, in {folder}", flush=True)
         print(f"{label} in {folder}", flush=True)
+        sweep.forget_failure(folder)
+        return _attempt(label, command, config, folder, str(Path(folder).parent))
+
+
+def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: str | None = None) -> Any:
+    """Runs a command, printing what goes wrong; `swept` is the folder of the sweep that it is part of."""
     try:
-        return execute(command, _plain(command, config), folder)
+        cfg = _plain(command, config)
+        return execute(command, sweep.continued(command, cfg, folder) if swept else cfg, folder)
     except Exception as error:
-        status = messages.report(label, error)
-        if status == 1 and settings.mode == RunMode.MULTIRUN:
+        status, reason = messages.report(label, error), messages.reason(error)
+        if swept:
+            sweep.note_failure(folder, reason)
+        if swept and status == 1:
             print(f"{label}: failed with {type(error).__name__}, see above", file=sys.stderr)
-        raise JobFailed(str(error), status) from None
+        raise JobFailed(reason, status, swept) from None
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
     finally:
         runs.discard_if_empty(folder)
 

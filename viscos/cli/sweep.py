@@ -1,0 +1,98 @@
+"""Sweeps that can be stopped and run again.
+
+A job's folder is named after its settings, not after the time: the same settings find the same folder, see there
+whether the job is finished, was interrupted or failed, and go on from that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from omegaconf import DictConfig, OmegaConf
+
+from viscos import atomic, runs
+
+FAILED = "failed.txt"
+"""Why a job failed, in one line, in its folder; gone when it is run again."""
+_ELSEWHERE = {"threads": None, "device": None, "resume": None}
+"""Settings that say where a job runs, not what it is."""
+_LONGEST = 100
+
+
+def job_name(overrides: str, *, _root_: DictConfig) -> str:
+    """The name of a job's folder: what was set, as far as a file name holds it, and a digest of all its settings."""
+    keys = [str(key) for key in _root_ if key != "hydra"]
+    cfg: Any = OmegaConf.to_container(OmegaConf.masked_copy(_root_, keys), resolve=True)
+    cfg |= _ELSEWHERE
+    if isinstance(cfg.get("dataset"), dict):
+        cfg["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in ("root", "download")}
+    digest = hashlib.sha256(json.dumps(cfg, sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^\w.,=+-]+", "_", overrides)[:_LONGEST].strip("._")
+    return f"{words}-{digest}" if words else digest
+
+
+OmegaConf.register_new_resolver("viscos.job_name", job_name, replace=True)
+
+
+def finished(command: str, folder: str) -> bool:
+    """Whether the job need not run again: a training that was measured. Other commands depend on files that change."""
+    return command == "train" and Path(folder, "metrics.json").is_file()
+
+
+def continued(command: str, cfg: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The settings, with `resume` if an interrupted training left its checkpoint in the folder."""
+    if command == "train" and Path(folder, runs.CHECKPOINT).is_file():
+        return cfg | {"resume": folder}
+    return cfg
+
+
+def forget_failure(folder: str) -> None:
+    """Before a job runs again."""
+    Path(folder, FAILED).unlink(missing_ok=True)
+
+
+def note_failure(folder: str, reason: str) -> None:
+    """Leaves the reason in the job's folder, where whoever started the sweep finds it from any process."""
+    atomic.write(Path(folder, FAILED), lambda path: path.write_text(reason + "\n", encoding="utf-8"))
+
+
+def failures(folder: str | Path) -> str:
+    """The jobs in a sweep's folder that failed, a line each with the reason."""
+    notes = sorted(Path(folder).glob(f"*/{FAILED}"))
+    lines = [f"  {note.parent.name}: {note.read_text(encoding='utf-8').strip()}" for note in notes]
+    return "\n".join([f"failed in {folder}; the same command runs only what is not finished:", *lines])
+
+
+class Prefixed:
+    """A stream whose lines begin with the name of their job, so that jobs side by side can be told apart."""
+
+    def __init__(self, stream: TextIO, prefix: str) -> None:
+        self._stream, self._prefix, self._line = stream, prefix, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        self._stream.write("".join(f"{self._prefix}{line}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Never: a bar that is drawn again and again would draw over the others."""
+        return False
+
+
+@contextlib.contextmanager
+def side_by_side(prefix: str) -> Iterator[None]:
+    """What a job prints, line by line under its name."""
+    out: Any = Prefixed(sys.stdout, prefix)
+    err: Any = Prefixed(sys.stderr, prefix)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
