@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 import viscos.configs
 from viscos.build import build
-from viscos.cli.outline import COMMANDS, choices, outline, settings
+from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
 from viscos.data.masks import save_masks
 from viscos.errors import InputError
@@ -20,7 +20,12 @@ from viscos.flows import Residual
 from viscos.posteriors import Posterior
 
 FOLDER = Path(viscos.configs.__file__).parent
-NEEDED = {"mask=file": ["mask.path=masks.npz"], "impute": ["checkpoint=run.pt"], "eval": ["checkpoint=run.pt"]}
+NEEDED = {
+    "mask=file": ["mask.path=masks.npz"],
+    "impute": ["checkpoint=run.pt"],
+    "eval": ["checkpoint=run.pt"],
+    "figure": ["name=2"],
+}
 CASES = [
     (command, f"{part.name}={choice}")
     for command in COMMANDS
@@ -99,7 +104,7 @@ def test_every_option_has_a_meaning_and_a_rule(command):
     page, cfg = outline(command), composed(command)
     named = {item.name for item in (*page.options, *page.parts)}
     assert cfg.keys() <= named, "each line needs its meaning as a comment"
-    assert named - cfg.keys() <= {part.name for part in page.parts if part.default == "null"}
+    assert named - cfg.keys() <= {part.name for part in page.parts if part.default == "null" or overlays(part.name)}
     assert page.about and all(option.name in RULES for option in page.options)
     validate(command, cfg)
 

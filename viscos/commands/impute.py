@@ -51,9 +51,9 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             "seed": cfg["seed"],
             "versions": versions(),
         }
-        _save(run_dir, images, observed, done)
-        log.record("impute", record, cfg["steps"])
         truth = torch.where(known, images.values, float("nan"))
+        _save(run_dir, images, truth, observed, chunks, done)
+        log.record("impute", record, cfg["steps"])
         log.image("impute/completions", save_grid(run_dir / "completions.png", truth, observed, done), cfg["steps"])
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
@@ -197,12 +197,18 @@ def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) 
     return rmse.record()
 
 
-def _save(run_dir: Path, images: Images, observed: Tensor, done: Completions) -> None:
+def _save(
+    run_dir: Path, images: Images, truth: Tensor, observed: Tensor, chunks: list[_Chunk], done: Completions
+) -> None:
     arrays: dict[str, Any] = {
         "draws": done.draws.cpu().numpy(),
         "mean": done.mean().cpu().numpy(),
         "observed": observed.numpy(),
         "solved": done.ok.cpu().numpy(),
         "values": torch.where(observed, images.values, float("nan")).numpy(),
+        "truth": truth.numpy(),
     }
+    befores = [chunk.before for chunk in chunks if chunk.before is not None]
+    if befores:
+        arrays["first_iteration_draw"] = _joined(befores).draws[0].cpu().numpy()
     atomic.write(run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))

@@ -16,10 +16,10 @@ from viscos.commands.common import (
     make_masks,
     make_objective,
     use_machine,
-    versions,
 )
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
+from viscos.commands.provenance import provenance
 from viscos.commands.report import save_grid, summary
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
@@ -107,8 +107,7 @@ def _go(
     record |= {
         "training_seconds": round(seconds, 1),
         "steps": trainer.step,
-        "seed": cfg["seed"],
-        "versions": versions(),
+        **provenance(cfg, trainer.device),
     }
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
