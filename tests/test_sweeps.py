@@ -36,6 +36,12 @@ def times() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in FOLDER.glob("*/metrics.json")}
 
 
+def test_a_job_is_a_run_like_any_other():
+    assert main([*SWEEP, "missing=0.3"]) == 0
+    (folder,) = FOLDER.glob("*/")
+    assert main(["eval", f"checkpoint={folder}", "threads=1"]) == 0, "its name needs no quotes"
+
+
 def test_finished_jobs_are_not_run_again(capsys):
     assert main([*SWEEP]) == 0
     before = times()
@@ -65,8 +71,8 @@ def test_a_job_name_is_a_file_name():
     def name(overrides, **changes):
         return sweep.job_name(overrides, _root_=OmegaConf.create(root | changes))
 
-    assert name("flow.blocks=[1],path=/a/b c,é=1").startswith("flow.blocks=_1_,path=_a_b_c,é=1-")
-    assert name("a=" + "x" * 500).startswith("a=xxx") and len(name("a=" + "x" * 500)) < 120
+    assert name("flow.blocks=[1],path=/a/b c,é=1").startswith("flow.blocks_1_-path_a_b_c-_1-")
+    assert name("a=" + "x" * 500).startswith("a_xxx") and len(name("a=" + "x" * 500)) < 120
     assert len(name("")) == 8 and name("../..").count(".") == 0
     elsewhere = {"threads": 4, "dataset": {"name": "x", "root": "/b", "download": False}}
     assert name("", **elsewhere) == name(""), "where a job runs does not matter"
@@ -131,9 +137,9 @@ def test_failed_jobs_are_listed_at_the_end_and_run_again(capsys):
     assert len(times()) == 2, "the other jobs go on"
     last = capsys.readouterr().err.splitlines()[-3:]
     assert last[0] == f"viscos train: failed in {FOLDER.resolve()}; the same command runs only what is not finished:"
-    assert [line.split("-")[0] for line in last[1:]] == [
-        "  draws=1,missing=1,test_items=4",
-        "  draws=1,missing=7,test_items=4",
+    assert [line[:33] for line in last[1:]] == [
+        "  draws_1-missing_1-test_items_4-",
+        "  draws_1-missing_7-test_items_4-",
     ]
     assert last[2].endswith(": missing=7: must be a number from 0 to 1, or null")
     assert "nothing is observed in the training data" in last[1]
@@ -162,12 +168,12 @@ def test_jobs_side_by_side():
     assert found.returncode == 2 and len(times()) == 2, found.stderr
     assert {line[:4] for line in found.stdout.splitlines()} == {"[0] ", "[1] ", "[2] "}
     assert found.stderr.splitlines()[-1].endswith("missing=7: must be a number from 0 to 1, or null")
-    one_by_one = {name: without_clock(figures(path)) for name, path in jobs().items() if "=7" not in name}
+    one_by_one = {name: without_clock(figures(path)) for name, path in jobs().items() if "_7" not in name}
     for path in times():
         path.unlink()
         (path.parent / "checkpoint.pt").unlink()
     assert main([*SWEEP]) == 0
-    assert {name: without_clock(figures(path)) for name, path in jobs().items() if "=7" not in name} == one_by_one
+    assert {name: without_clock(figures(path)) for name, path in jobs().items() if "_7" not in name} == one_by_one
 
 
 def test_the_runs_behind_the_tables(monkeypatch, capsys):

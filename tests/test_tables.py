@@ -136,8 +136,8 @@ def test_saved_records_give_the_same_tables(capsys):
     put("runs", **SEEDS, c=AT_90)
     assert printed(capsys, "runs=runs", "save=kept") == MARKDOWN
     kept = sorted(path.name for path in Path("kept").iterdir())
-    assert kept == ["missing=0.5,seed=0.json", "missing=0.5,seed=1.json", "missing=0.9,seed=0.json"]
-    assert json.loads(Path("kept/missing=0.9,seed=0.json").read_text()) == AT_90
+    assert kept == ["missing_0.5-seed_0.json", "missing_0.5-seed_1.json", "missing_0.9-seed_0.json"]
+    assert json.loads(Path("kept/missing_0.9-seed_0.json").read_text()) == AT_90
     assert printed(capsys, "runs=kept") == MARKDOWN
 
 

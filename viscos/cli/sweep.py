@@ -27,14 +27,17 @@ _LONGEST = 100
 
 
 def job_name(overrides: str, *, _root_: DictConfig) -> str:
-    """The name of a job's folder: what was set, as far as a file name holds it, and a digest of all its settings."""
+    """The name of a job's folder: what was set, and a digest of all its settings.
+
+    It has no character that would have to be quoted in checkpoint=<folder>.
+    """
     keys = [str(key) for key in _root_ if key != "hydra"]
     cfg: Any = OmegaConf.to_container(OmegaConf.masked_copy(_root_, keys), resolve=True)
     cfg |= _ELSEWHERE
     if isinstance(cfg.get("dataset"), dict):
         cfg["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in ("root", "download")}
     digest = hashlib.sha256(json.dumps(cfg, sort_keys=True).encode()).hexdigest()[:8]
-    words = re.sub(r"[^\w.,=+-]+", "_", overrides)[:_LONGEST].strip("._")
+    words = re.sub(r"[^\w.+-]+", "_", overrides.replace(",", "-"), flags=re.ASCII)[:_LONGEST].strip("._")
     return f"{words}-{digest}" if words else digest
 
 

@@ -53,7 +53,7 @@ def read(folders: Iterable[str | Path]) -> list[Record]:
 
 def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
     """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
-    named = [(f"missing={record.rate:g},seed={record.seed}.json", record) for record in records]
+    named = [(f"missing_{record.rate:g}-seed_{record.seed}.json", record) for record in records]
     return [atomic.write_json(Path(folder, name), record.figures) for name, record in named]
 
 
