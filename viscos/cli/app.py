@@ -45,6 +45,9 @@ def run(command: str, arguments: list[str]) -> int:
         if failure.sweep:  # Hydra raises the first job's error, after the last job
             print(f"viscos {command}: {sweep.failures(failure.sweep)}", file=sys.stderr)
         return failure.status
+    except KeyboardInterrupt as interrupt:
+        swept = not {"--multirun", "-m"}.isdisjoint(ordered)
+        raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
     except (CompactHydraException, OmegaConfBaseException, ValueError, OSError) as error:
         # Jobs raise JobFailed only, so these come from composing the settings or from making the run folder.
         raise InputError(messages.composition(command, error)) from error
@@ -83,8 +86,6 @@ def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: s
         if swept and status == 1:
             print(f"{label}: failed with {type(error).__name__}, see above", file=sys.stderr)
         raise JobFailed(reason, status, swept) from None
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
     finally:
         runs.discard_if_empty(folder)
 
