@@ -212,8 +212,14 @@ def test_runs_that_do_not_belong_in_one_table(second, says, capsys):
 def test_runs_by_another_extractor(capsys):
     other = changed(RECORD | FID, seed=1, fid__draw__extractor_sha256="cd" * 32)
     put("runs", a=RECORD | FID, b=other, c=changed(RECORD | {"fid": {"reason": "no extractor"}}, seed=2))
-    says = f"disagree about the extractor behind FID: {'ab' * 6} in a; {'cd' * 6} in b"
+    says = f"disagree about the extractor behind FID: {'ab' * 32} in a; {'cd' * 32} in b"
     assert says in one_line(capsys, "runs=runs")
+    put(
+        "others",
+        a=changed(RECORD | FID, fid__draw__reference_items=60000),
+        b=changed(AT_90, fid__draw__reference_items=9),
+    )
+    assert "disagree about the number of images behind FID: 60000 in a; 9 in b" in one_line(capsys, "runs=others")
 
 
 def test_no_runs(capsys):
@@ -244,7 +250,7 @@ README = Path(__file__).parents[1] / "README.md"
 REFERENCE = Path(__file__).parents[1] / "outputs" / "reference" / "mnist_tables"
 
 
-@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
+@pytest.mark.skipif(not REFERENCE.parent.is_dir(), reason="the reference records are not beside the tests")
 def test_the_tables_of_the_readme_are_those_of_the_reference_records(capsys):
     """Both are there or neither: figures cannot stand in the README without the records behind them."""
     marked = README.read_text(encoding="utf-8").split("<!-- viscos table runs=outputs/reference/mnist_tables -->\n")

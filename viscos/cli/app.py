@@ -64,28 +64,31 @@ def job(config: DictConfig) -> Any:
     command, folder = str(settings.job.config_name), str(settings.runtime.output_dir)
     if settings.mode != RunMode.MULTIRUN:
         return _attempt(f"viscos {command}", command, config, folder)
-    label = f"viscos {command}: job {settings.job.num} ({settings.job.override_dirname})"
+    job = sweep.Job(str(settings.job.override_dirname), config, command, folder)
+    label = f"viscos {command}: job {settings.job.num} ({job.overrides})"
     alone = settings.launcher["_target_"].endswith(".BasicLauncher")
     with contextlib.nullcontext() if alone else sweep.side_by_side(f"[{settings.job.num}] "):
-        if sweep.finished(command, folder):
+        if job.finished:
             return print(f"{label} is finished, in {folder}", flush=True)
         print(f"{label} in {folder}", flush=True)
         sweep.forget_failure(folder)
-        return _attempt(label, command, config, folder, str(Path(folder).parent))
+        return _attempt(label, command, config, folder, job)
 
 
-def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: str | None = None) -> Any:
-    """Runs a command, printing what goes wrong; `swept` is the folder of the sweep that it is part of."""
+def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: sweep.Job | None = None) -> Any:
+    """Runs a command, printing what goes wrong; `swept` if it is a job of a sweep."""
     try:
         cfg = _plain(command, config)
-        return execute(command, sweep.continued(command, cfg, folder) if swept else cfg, folder)
+        if swept and swept.interrupted:
+            cfg["resume"] = folder
+        return execute(command, cfg, folder)
     except Exception as error:
         status, reason = messages.report(label, error), messages.reason(error)
         if swept:
             sweep.note_failure(folder, reason)
         if swept and status == 1:
             print(f"{label}: failed with {type(error).__name__}, see above", file=sys.stderr)
-        raise JobFailed(reason, status, swept) from None
+        raise JobFailed(reason, status, str(Path(folder).parent) if swept else None) from None
     finally:
         runs.discard_if_empty(folder)
 

@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,8 +22,6 @@ from viscos import atomic, runs
 
 FAILED = "failed.txt"
 """Why a job failed, in one line, in its folder; gone when it is run again."""
-_ELSEWHERE = {"threads": None, "device": None, "resume": None}
-"""Settings that say where a job runs, not what it is."""
 _LONGEST = 100
 
 
@@ -33,10 +32,7 @@ def job_name(overrides: str, *, _root_: DictConfig) -> str:
     """
     keys = [str(key) for key in _root_ if key != "hydra"]
     cfg: Any = OmegaConf.to_container(OmegaConf.masked_copy(_root_, keys), resolve=True)
-    cfg |= _ELSEWHERE
-    if isinstance(cfg.get("dataset"), dict):
-        cfg["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in ("root", "download")}
-    digest = hashlib.sha256(json.dumps(cfg, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(runs.essence(cfg), sort_keys=True).encode()).hexdigest()[:8]
     words = re.sub(r"[^\w.+-]+", "_", overrides.replace(",", "-"), flags=re.ASCII)[:_LONGEST].strip("._")
     return f"{words}-{digest}" if words else digest
 
@@ -44,16 +40,30 @@ def job_name(overrides: str, *, _root_: DictConfig) -> str:
 OmegaConf.register_new_resolver("viscos.job_name", job_name, replace=True)
 
 
-def finished(command: str, folder: str) -> bool:
-    """Whether the job need not run again: a training that was measured. Other commands depend on files that change."""
-    return command == "train" and Path(folder, "metrics.json").is_file()
+@dataclass(frozen=True)
+class Job:
+    """A job of a sweep: what was set, its settings and its folder."""
 
+    overrides: str
+    config: DictConfig
+    command: str
+    folder: str
 
-def continued(command: str, cfg: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The settings, with `resume` if an interrupted training left its checkpoint in the folder."""
-    if command == "train" and Path(folder, runs.CHECKPOINT).is_file():
-        return cfg | {"resume": folder}
-    return cfg
+    @property
+    def finished(self) -> bool:
+        """Whether it need not run again. Only a training: other commands depend on files that may change."""
+        return self._known and Path(self.folder, "metrics.json").is_file()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an earlier run left a checkpoint to go on from."""
+        return self._known and Path(self.folder, runs.CHECKPOINT).is_file()
+
+    @property
+    def _known(self) -> bool:
+        """Whether the folder holds this job alone; under another hydra.sweep.subdir it may hold any."""
+        own = job_name(self.overrides, _root_=self.config)
+        return self.command == "train" and Path(self.folder).name == own
 
 
 def forget_failure(folder: str) -> None:

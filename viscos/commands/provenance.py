@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import viscos
+from viscos import runs
 from viscos.commands.common import versions
 
 
@@ -20,15 +21,8 @@ def provenance(cfg: dict[str, Any], device: torch.device) -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(),
         "machine": machine(device),
-        "config": settings(cfg),
+        "config": runs.essence(cfg),
     }
-
-
-def settings(cfg: dict[str, Any]) -> dict[str, Any]:
-    """The settings that make a run what it is, without folders of this machine."""
-    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume", "threads", "device")}
-    dataset = {key: value for key, value in cfg["dataset"].items() if key not in ("root", "download")}
-    return kept | {"dataset": dataset}
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def _check(records: list[Record]) -> None:
     """Refuses what does not compare."""
     _agree(records, "the data", lambda record: record.figures["dataset"])
     _agree(records, "the number of test items", lambda record: record.figures["items"])
-    _agree(records, "the extractor behind FID", _extractor)
+    _agree(records, "the extractor behind FID", lambda record: _fid(record, "extractor_sha256"))
+    _agree(records, "the number of images behind FID", lambda record: _fid(record, "reference_items"))
     for key in sorted({key for record in records for key in _settings(record)}):
         _agree(records, key, lambda record, key=key: _settings(record).get(key))  # type: ignore[misc]
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
@@ -107,10 +108,10 @@ def _names(records: list[Record]) -> str:
     return ", ".join(record.name for record in records)
 
 
-def _extractor(record: Record) -> str | None:
-    """Digest of the weights; None where FID was not measured."""
+def _fid(record: Record, key: str) -> Any:
+    """What every FID of a record says under `key`; None where none was measured."""
     each = [entry for entry in record.figures.get("fid", {}).values() if isinstance(entry, dict)]
-    return next((entry["extractor_sha256"][:12] for entry in each if "extractor_sha256" in entry), None)
+    return next((entry[key] for entry in each if key in entry), None)
 
 
 def _settings(record: Record) -> dict[str, str]:
