@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_commands import DEBUG, TINY, viscos
+from test_commands import DEBUG, TINY
+from test_commands import viscos as ran
 
 from viscos.cli import main
 
-figures = pytest.importorskip("viscos.report.figures", reason="figures need matplotlib", exc_type=ModuleNotFoundError)
+pytest.importorskip("matplotlib")
+
+import viscos.report
+from viscos.report import figures
 
 NAMES = {"2": "digits", "3": "comparison", "4": "samples", "5": "implicit"}
 
@@ -27,7 +32,7 @@ def elsewhere(tmp_path, monkeypatch):
 def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(tmp_path_factory.mktemp("figures"))
-        return viscos("train", *DEBUG)
+        return ran("train", *DEBUG)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +40,12 @@ def imputed(trained):
     """A posterior fitted to four items."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(trained.parent)
-        return viscos("impute", f"checkpoint={trained}", *TINY, "items=4", "draws=6")
+        return ran("impute", f"checkpoint={trained}", *TINY, "items=4", "draws=6")
 
 
 @pytest.mark.parametrize(("number", "name"), NAMES.items())
 def test_files_for_print(number, name, imputed, capsys):
-    first, second = (viscos("figure", f"name={word}", f"run={imputed}") for word in (number, name))
+    first, second = (ran("figure", f"name={word}", f"run={imputed}") for word in (number, name))
     stem = f"figure_{number}_{name}"
     assert {path.name for path in first.glob("figure*")} == {f"{stem}.pdf", f"{stem}.png"}
     assert str(first / f"{stem}.pdf") in capsys.readouterr().out
@@ -57,16 +62,16 @@ def test_what_a_run_holds(imputed, trained):
     assert done.draws.shape == (3, 4, 1, 8, 8) and done.first.shape == done.truth.shape == (4, 1, 8, 8)
     assert not torch.equal(done.first, done.draws[0])
     assert torch.equal(done.first[done.observed], done.truth[done.observed])
-    amortised = viscos("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    amortised = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
     assert figures.Completed.read(amortised).first is None
 
 
 def test_beside_another_method(imputed):
     with np.load(imputed / "completions.npz") as file:
         np.savez("PL-MCMC.npz", draws=1 - file["draws"])
-    alone = viscos("figure", "name=3", f"run={imputed}")
-    beside = viscos("figure", "name=3", f"run={imputed}", "other=PL-MCMC.npz")
-    again = viscos("figure", "name=3", f"run={imputed}", f"other={imputed}")
+    alone = ran("figure", "name=3", f"run={imputed}")
+    beside = ran("figure", "name=3", f"run={imputed}", "other=PL-MCMC.npz")
+    again = ran("figure", "name=3", f"run={imputed}", f"other={imputed}")
     pictures = [(folder / "figure_3_comparison.png").read_bytes() for folder in (alone, beside, again)]
     assert len(set(pictures)) == 3
 
@@ -89,12 +94,21 @@ def test_refusals(trained, imputed, capsys):
     assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
     assert "other=x is for figure 3" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
     np.savez("old.npz", mean=np.zeros(3))
-    run = viscos("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    run = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
     assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
     assert "lacks the array 'draws'" in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
     np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))
     line = refused_figure(capsys, "name=3", f"run={imputed}", "other=other.npz")
     assert "have shape (3, 1, 8, 8), the run's have (4, 1, 8, 8)" in line
+
+
+def test_without_matplotlib(imputed, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("viscos.report.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(viscos.report, "figures")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = refused_figure(capsys, "name=2", f"run={imputed}")
+    assert line == "viscos figure: figures need matplotlib: pip install 'viscos[figures]'\n"
 
 
 def test_colour_and_failed_solves():

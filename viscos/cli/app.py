@@ -69,7 +69,8 @@ def job(config: DictConfig) -> Any:
     alone = settings.launcher["_target_"].endswith(".BasicLauncher")
     with contextlib.nullcontext() if alone else sweep.side_by_side(f"[{settings.job.num}] "):
         if job.finished:
-            return print(f"{label} is finished, in {folder}", flush=True)
+            print(f"{label} is finished, in {folder}", flush=True)
+            return None
         print(f"{label} in {folder}", flush=True)
         sweep.forget_failure(folder)
         return _attempt(label, command, config, folder, job)

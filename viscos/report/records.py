@@ -101,7 +101,9 @@ def _agree(records: list[Record], what: str, of: Callable[[Record], Any]) -> Non
             found.setdefault(str(value), []).append(record)
     if len(found) > 1:
         sides = "; ".join(f"{value} in {_names(those)}" for value, those in found.items())
-        raise InputError(f"these runs do not belong in one table, they disagree about {what}: {sides}")
+        raise InputError(
+            f"these runs disagree about {what}: {sides}; give those that belong in one table, runs=[<folder>,<folder>]"
+        )
 
 
 def _names(records: list[Record]) -> str:

@@ -102,7 +102,8 @@ def provenance(records: list[Record]) -> str:
     """What is behind the rows that are not the paper's, in a line."""
     seeds = sorted({record.seed for record in records})
     dataset, items = records[0].figures["dataset"], records[0].figures["items"]
-    text = f"{len(records)} runs on {dataset}, {items} test items, seed{'s' * (len(seeds) > 1)} "
+    text = f"{len(records)} run{'s' * (len(records) > 1)} on {dataset}, {items} test items, "
+    text += f"seed{'s' * (len(seeds) > 1)} "
     text += ", ".join(map(str, seeds))
     return text + ("; mean ± standard deviation over the seeds" if len(seeds) > 1 else "")
 
