@@ -192,6 +192,10 @@ def test_the_runs_behind_the_tables(monkeypatch, capsys):
     assert [cfg["missing"] for cfg, _ in seen] == [0.5, 0.6, 0.7, 0.8, 0.9]
     assert {cfg["dataset"]["name"] for cfg, _ in seen} == {"mnist"}
     assert {Path(folder).parent for _, folder in seen} == {Path("outputs/sweeps/mnist_tables").resolve()}
+    folders = {cfg["missing"]: folder for cfg, folder in seen}
+    seen.clear()
+    assert main([*words, "missing=0.7", "seed=0,1"]) == 0
+    assert [folder == folders[0.7] for _, folder in seen] == [True, False], "more seeds leave the first one's job alone"
     seen.clear()
     assert main([*words, "missing=0.7", "seed=0,1", "epochs=2", "scale=paper"]) == 0
     assert [(cfg["missing"], cfg["seed"], cfg["epochs"]) for cfg, _ in seen] == [(0.7, 0, 2), (0.7, 1, 2)]

@@ -80,6 +80,7 @@ def _go(
     spent: float,
 ) -> dict[str, Any]:
     model, began = trainer.model, time.monotonic() - spent
+    about = provenance(cfg, trainer.device)  # now: the source tree may be another one when the run ends
 
     def save(epoch: int = 0) -> None:
         parts = model_state(model, cfg, test.shape, test.classes, gaussian)
@@ -107,7 +108,7 @@ def _go(
     record |= {
         "training_seconds": round(seconds, 1),
         "steps": trainer.step,
-        **provenance(cfg, trainer.device),
+        **about,
     }
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
