@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from viscos.flows import Affine, Composed, Flow, Residual, Series, Whitening, iresnet
 from viscos.gaussian import Gaussian
+from viscos.metrics.extractor import Extractor
 
 F64 = torch.float64
 
@@ -183,6 +184,25 @@ def dense_jacobian(fn, y: Tensor) -> Tensor:
         x = fn(y).flatten(1)
         rows = [torch.autograd.grad(x[:, i].sum(), y, retain_graph=True)[0].flatten(1) for i in range(x.shape[1])]
     return torch.stack(rows, 1)
+
+
+# -------------------------------------------------------------------------------------------------------------- metrics
+
+
+class Projections(Extractor):
+    """Three projections of images of 4 × 4, which are scores of classes too."""
+
+    name, sha256, size, classifies = "three projections", "0f", 3, "made up"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(normal(16, self.size, seed=1, dtype=torch.float32))
+
+    def features(self, images: Tensor) -> Tensor:
+        return images.flatten(1) @ self.W
+
+    def scores(self, features: Tensor) -> Tensor:
+        return features
 
 
 # --------------------------------------------------------------------------------------------------------------- masks

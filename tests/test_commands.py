@@ -168,8 +168,9 @@ def test_nothing_but_results_is_printed():
     assert re.fullmatch(r"measuring 8/8 in 0:00:\d\d  rmse \S+  failed 0", err[1])
     out = found.stdout.splitlines()
     assert re.fullmatch(r"32 items, 2 steps, [\d,]+ parameters; run folder /.*", out[0])
-    assert out[1] == "RMSE on hidden pixels, in [0, 1], pooled:" and out[2].startswith("  posterior mean ")
-    assert out[-1].startswith("figures in ") and len(out) == 11
+    assert out[1] == "RMSE on hidden pixels, in [0, 1]:" and out[3].startswith("  posterior mean ")
+    assert out[8] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
+    assert out[-1].startswith("figures in ") and len(out) == 13
 
 
 @pytest.mark.parametrize(
@@ -183,6 +184,7 @@ def test_nothing_but_results_is_printed():
         ("posterior=householder", "posterior=amortised"),
         ("posterior=full", "posterior=amortised"),
         ("flow.blocks=[1,1,1,1]", "cannot be squeezed"),
+        ("inception=weights.pth", "inception=weights.pth is for colour images, and these are of 1 × 8 × 8"),
         ("flow.blocks=[1,1] flow.channels=[4]", "give one for each scale"),
         ("dataset=mnist dataset.root=nowhere dataset.download=false", "MNIST is not complete in nowhere"),
         ("device=cuda:99", "device is cuda:99, but torch sees"),

@@ -8,16 +8,18 @@ import math
 
 import pytest
 import torch
-from problems import normal
+from problems import Projections, normal
 
 from viscos.batch import incomplete
+from viscos.classifier import LatentClassifier
 from viscos.data.datasets import Images
 from viscos.data.masks import mask_hash
 from viscos.evaluate import Protocol, evaluate
 from viscos.flows import Affine, Composed
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective, impute
-from viscos.model import Classifier, Model, build_model
+from viscos.metrics.judge import Judge, Verdict
+from viscos.model import Model, build_model
 from viscos.rng import generator
 from viscos.roots import anderson
 from viscos.solution import Solution, Status
@@ -32,6 +34,7 @@ CFG = {
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
     "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+    "classifier": "latents",
 }
 PROTOCOL = Protocol(draws=4, batch_size=5, seed=3, bound_items=6, bound_draws=2)
 
@@ -106,7 +109,7 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz"
+        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz"
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
@@ -146,10 +149,28 @@ def test_measuring_changes_nothing(model):
 def test_accuracy_counts(model, measured):
     done = completions(model)
     with torch.no_grad():
-        scores = model.classifier(done.latents.flatten(0, 1)).softmax(1).view(4, N, CLASSES).mean(0)
+        seen = (done.latents, done.draws, OBSERVED.expand_as(done.draws))
+        scores = model.classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(4, N, CLASSES).mean(0)
     accuracy = measured[0]["accuracy"]
     assert accuracy["items"] == N
     assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
+
+
+def test_a_judge_sees_every_kind_of_completion(model, measured):
+    judge = Judge(Projections(), pictures(200))
+    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN, judge=judge)
+    assert measured[0]["fid"] == {"reason": "no extractor was given"}
+    same = measured[0].keys() - {"fid"}
+    assert {key: record[key] for key in same} == {key: measured[0][key] for key in same}
+    assert record["fid"].keys() == record["accuracy_complete"].keys() == record["rmse"].keys() | {"real"}
+    done = completions(model)
+    for kind, images in (("draw", done.draws[0]), ("mean", done.mean()), ("real", TEST.values)):
+        verdict = Verdict(judge)
+        verdict.update(images, TEST.labels)
+        assert record["fid"][kind]["value"] == pytest.approx(verdict.fid_record()["value"], rel=1e-3)
+        assert record["fid"][kind]["items"] == N and record["fid"][kind]["reference_items"] == 200
+        assert record["accuracy_complete"][kind]["value"] == verdict.accuracy_record()["value"]
+    json.dumps(record, allow_nan=False)
 
 
 def test_without_labels_there_is_no_accuracy(model):
@@ -175,13 +196,17 @@ def test_a_failed_solve_is_left_out_and_counted(model):
             status = torch.where(failed, int(Status.STALLED), found.status)
             return Solution(found.value, status, found.residual, found.evaluations, found.fallback)
 
-    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN)
+    judge = Judge(Projections(), pictures(200))
+    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN, judge=judge)
     failed = ~OBSERVED.flatten(1)[:, 0]
     assert 0 < int(failed.sum()) < N
     assert record["solver"]["failed"] == pytest.approx(float(failed.double().mean()))
     assert record["rmse"]["mean"]["failed_items_left_out"] == int(failed.sum())
     assert record["rmse"]["mean"]["items"] == record["accuracy"]["items"] == N - int(failed.sum())
-    assert record["rmse"]["gaussian_mean"]["items"] == N
+    assert record["rmse"]["gaussian_mean"]["items"] == record["fid"]["real"]["items"] == N
+    for kind in ("draw", "mean"):
+        row = record["fid"][kind]
+        assert row["items"] == N - int(failed.sum()) and row["failed_items_left_out"] == int(failed.sum())
     done = completions(model)
     ok = ~failed
     expected = pooled(done.draws[0][ok], TEST.values[ok], ~OBSERVED[ok])
@@ -200,9 +225,12 @@ def test_when_every_solve_fails(model):
             nan = start.new_full((n,), math.nan)
             return Solution(start * math.nan, torch.full((n,), int(Status.NON_FINITE)), nan, nan * 0 + 1)
 
-    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL)
+    judge = Judge(Projections(), pictures(200))
+    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL, judge=judge)
     assert record["solver"]["failed"] == 1 and record["solver"]["residual"] is None
     assert record["rmse"]["mean"]["pooled"] is None and record["bound"] is None
+    assert record["fid"]["mean"]["value"] is None and "0 items are too few" in record["fid"]["mean"]["reason"]
+    assert record["accuracy_complete"]["draw"]["value"] is None
 
 
 # -------------------------------------------------------------------------------------------------------- complete data
@@ -259,12 +287,12 @@ def test_bits_per_dimension_of_a_flat_density():
 
 
 def test_accuracy_on_complete_data():
-    classifier = Classifier(16, CLASSES)
+    classifier = LatentClassifier(16, CLASSES)
     model = gaussian_model(torch.zeros(SHAPE), torch.ones(SHAPE), classifier)
     record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
     classifier.eval()
     with torch.no_grad():
-        hits = classifier(TEST.values).argmax(1) == TEST.labels
+        hits = classifier(TEST.values, TEST.values, OBSERVED).argmax(1) == TEST.labels
     assert record["accuracy"]["items"] == N
     assert record["accuracy"]["value"] == pytest.approx(float(hits.double().mean()))
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"flows"},
     {"logdet", "posteriors"},  # an estimator takes log|det G| from the flow
     {"inference", "baselines", "conditional"},
-    {"model", "trained", "train", "evaluate", "bench", "commands"},
+    {"classifier", "model", "trained", "train", "evaluate", "bench", "commands"},
     {"cli", "__main__"},
 ]
 # Beside the layers: they import the first ones and each other, and commands and the command line import them.

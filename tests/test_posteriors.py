@@ -16,6 +16,8 @@ from viscos.posteriors import (
     Householder,
     HouseholderGaussian,
 )
+from viscos.posteriors.holdout import hold_out, holdout_loss
+from viscos.rng import generator
 
 SHAPE = (2, 3)
 HIDDEN = torch.tensor(
@@ -139,11 +141,12 @@ def test_the_network_begins_at_the_latent_of_the_filled_image():
     assert (filled(batch, flow).log_scale == 0).all()
 
 
+@pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])
 @pytest.mark.parametrize("shape", [(1, 4, 4), (2, 4, 6), (1, 5, 5)])
-def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape):
+def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape, channels):
     hidden = masks(shape)["random"]
     values = normal(3, *shape)
-    network = Amortised(shape, gaussian=False).double()
+    network = Amortised(shape, width=4, channels=channels, gaussian=False).double()
     with torch.no_grad():
         for k, p in enumerate(network.parameters()):
             p.copy_(0.2 * normal(*p.shape, seed=k))
@@ -159,9 +162,10 @@ def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape):
     assert one.mean.shape == (3, *shape)
 
 
-def test_the_network_is_trained_in_every_layer():
+@pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])
+def test_the_network_is_trained_in_every_layer(channels):
     flow, batch = residual_flow("image"), image_batch()
-    network = Amortised((1, 4, 4)).double()
+    network = Amortised((1, 4, 4), width=4, channels=channels, held_out=0.0).double()
     optimizer = torch.optim.SGD(network.parameters(), 1e-2)
     for _ in range(2):  # the last layer begins at zero, so the others move from the second step on
         optimizer.zero_grad()
@@ -175,3 +179,62 @@ def test_the_network_is_trained_in_every_layer():
 def test_the_network_refuses_vectors():
     with pytest.raises(InputError, match="is for images"):
         Amortised((5,))
+
+
+# ------------------------------------------------------------------------------------------------ held-out entries
+
+
+def test_holding_out_hides_a_share_of_what_is_observed():
+    batch = incomplete(normal(40, 1, 6, 6), torch.rand(40, 1, 6, 6) < 0.7, label=torch.arange(40))
+    sparser = hold_out(batch, 0.25, generator(0))
+    assert not (sparser.observed & batch.hidden).any()
+    share = 1 - sparser.observed.sum() / batch.observed.sum()
+    assert abs(float(share) - 0.25) < 0.05
+    assert torch.equal(sparser.values.isnan(), sparser.hidden)
+    assert torch.equal(sparser.values[sparser.observed], batch.values[sparser.observed])
+    assert torch.equal(sparser.label, batch.label) and torch.equal(sparser.index, batch.index)
+
+
+def test_the_holdout_loss_is_the_log_of_the_error_at_held_out_entries():
+    batch = incomplete(normal(6, 1, 4, 4), torch.rand(6, 1, 4, 4, generator=generator(1)) < 0.7)
+    network = Amortised((1, 4, 4), width=4, gaussian=False, held_out=0.3).double()
+    network.prepare(0.5, None)  # untrained, it predicts the median everywhere
+    held = batch.observed & hold_out(batch, 0.3, generator(2)).hidden
+    wanted = 0.5 * batch.hidden.sum() / 6 * (batch.values[held] - 0.5).square().mean().log()
+    assert torch.allclose(holdout_loss(network, batch, generator(2)), wanted)
+    network.held_out = 0.0
+    loss = holdout_loss(network, batch, generator(2))
+    assert loss == 0  # nothing was held out
+    loss.backward()
+
+
+def test_held_out_entries_teach_a_network_what_depends_on_what():
+    """Entries are copies of one number an item, plus noise: the network must learn to average what it sees."""
+    values = normal(256, 1, 1, 1).expand(256, 1, 4, 4) + 0.1 * normal(256, 1, 4, 4, seed=1)
+    observed = torch.rand(256, 1, 4, 4, generator=generator(3)) < 0.5
+    batch = incomplete(values, observed)
+    torch.manual_seed(0)
+    network = Amortised((1, 4, 4), width=8, gaussian=False).double()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for step in range(150):
+        optimizer.zero_grad()
+        holdout_loss(network, batch, generator(4, step)).backward()
+        optimizer.step()
+    error = (network.predict(batch)[0] - values)[batch.hidden].detach().square().mean().sqrt()
+    assert float(error) < 0.3  # the noise is 0.1, and predicting zero gives 1
+
+
+def test_taught_by_held_out_entries_the_completion_is_out_of_the_bounds_reach():
+    flow, batch = residual_flow("image"), image_batch()
+    network = Amortised((1, 4, 4), width=4).double()
+    with torch.no_grad():
+        for k, p in enumerate(network.parameters()):
+            p.copy_(0.2 * normal(*p.shape, seed=k))
+    q = network(batch, flow)
+    (q.sample(normal(2, 3, 1, 4, 4)).square().sum() - q.log_scale_sum().sum()).backward()
+    moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert moved == {"spread.weight", "spread.bias"}
+    assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
+    network.zero_grad(set_to_none=True)
+    holdout_loss(network, batch, generator(1)).backward()
+    assert network.spread.weight.grad is None and float(network.correction.weight.grad.abs().sum()) > 0

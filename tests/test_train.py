@@ -32,7 +32,8 @@ CFG = {
         "channels": 4,
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
-    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},
+    "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4], "held_out": 0.0},
+    "classifier": "latents",
 }
 PLAN = Plan(epochs=2, batch_size=8, learning_rate=1e-2, warmup=2)
 
@@ -236,6 +237,20 @@ def test_a_step_in_which_everything_fails():
     (report,) = run(trainer, 1)
     assert report.solver["failed"] == 1 and math.isnan(report.solver["residual"])
     assert all(name.endswith(".u") for name in differing(before, state(trainer))), "only power iterations went on"
+
+
+def test_at_first_the_inference_network_alone_learns():
+    cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}}
+    trainer = fresh(*pictures(), plan=dataclasses.replace(PLAN, pretrain=2), cfg=cfg)
+    before = state(trainer)
+    first, second = run(trainer, 2)
+    assert "holdout" in first.loss and not second.solver
+    moved = differing(before, state(trainer))
+    assert any(name.startswith("posterior") for name in moved)
+    assert all(name.startswith("posterior") or name.endswith(".u") for name in moved)
+    (third,) = run(trainer, 1)
+    assert "holdout" in third.loss and third.solver["failed"] == 0
+    assert any(name.startswith("flow") and name.endswith("weight") for name in differing(before, state(trainer)))
 
 
 def test_a_run_that_solves_nothing_any_more_is_given_up():

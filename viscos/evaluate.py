@@ -16,10 +16,14 @@ from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
 from viscos.metrics.accuracy import Accuracy
-from viscos.metrics.rmse import RMSE
+from viscos.metrics.judge import Judge
+from viscos.metrics.tally import Tally
 from viscos.model import Model
 from viscos.rng import generator, item_noise
 from viscos.train import dequantise
+
+Progress = Callable[[int, dict[str, float]], None]
+"""Gets the number of items done, and figures."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +40,6 @@ class Protocol:
     """Grey levels of the data, for bits per dimension."""
 
 
-@dataclass
-class _Tally:
-    """What is gathered over the batches."""
-
-    draw: RMSE = field(default_factory=RMSE)
-    mean: RMSE = field(default_factory=RMSE)
-    mean_imputation: RMSE = field(default_factory=RMSE)
-    gaussian: RMSE = field(default_factory=RMSE)
-    gaussian_draw: RMSE = field(default_factory=RMSE)
-    accuracy: Accuracy = field(default_factory=Accuracy)
-    solver: list[Tensor] = field(default_factory=list)
-
-
 def evaluate(
     model: Model,
     test: Images,
@@ -57,12 +48,14 @@ def evaluate(
     protocol: Protocol,
     *,
     baseline: Gaussian | None = None,
-    progress: Callable[[int, dict[str, float]], None] = lambda done, figures: None,
+    judge: Judge | str = "no extractor was given",
+    progress: Progress = lambda done, figures: None,
 ) -> tuple[dict[str, Any], Completions | None]:
     """Figures of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
 
     The record says of each figure how it was computed. `progress` gets the number of items done. `baseline`, a Gaussian
-    fitted to training data, adds its own rows.
+    fitted to training data, adds its own rows. `judge` gives FID and a second accuracy; or it is the reason for which
+    there are none, which the record then holds.
     """
     model.eval()
     record: dict[str, Any] = {
@@ -72,96 +65,100 @@ def evaluate(
     }
     first: Completions | None = None
     if model.posterior is not None and not bool(observed.all()):
-        tally, first = _complete_all(model, test, observed, objective, protocol, baseline, progress)
-        record |= _completion_record(tally, baseline, protocol)
+        run = _Completion(model, test, objective, protocol, baseline, Tally(test, judge))
+        first = run.go(observed, progress)
+        record |= run.record()
         record["bound"] = _bound(model, test, observed, objective, protocol)
     elif bool(observed.all()):
         record |= _complete_data_record(model, test, protocol, progress)
+    if model.classifier is not None and "accuracy" in record:
+        record["accuracy"]["classifier"] = f"trained along, on {model.classifier.sees}"
     record["lipschitz"] = max(model.flow.lipschitz(), default=0.0)
     return record, first
 
 
-def _complete_all(
-    model: Model,
-    test: Images,
-    observed: Tensor,
-    objective: Objective,
-    protocol: Protocol,
-    baseline: Gaussian | None,
-    progress: Callable[[int, dict[str, float]], None],
-) -> tuple[_Tally, Completions | None]:
-    assert model.posterior is not None
-    tally, first = _Tally(), None
-    device = next(model.parameters()).device
-    for start in range(0, len(test), protocol.batch_size):
-        rows = torch.arange(start, min(start + protocol.batch_size, len(test)))
-        batch = incomplete(test.values[rows], observed[rows], rows).to(device)
-        done = impute(
-            model.flow,
-            model.posterior,
-            batch,
-            objective.solver,
-            draws=protocol.draws,
-            seed=protocol.seed,
-            antithetic=True,
-        )
-        _measure(tally, model, test, batch, done, rows)
-        if baseline is not None:
-            _measure_baseline(tally, baseline, test, batch, rows, protocol.seed)
-        first = done if first is None else first
-        progress(start + len(rows), {"rmse": tally.mean.pooled, "failed": float((~done.ok).double().mean())})
-    return tally, first
+@dataclass
+class _Completion:
+    """Completes all items, and gathers figures batch by batch."""
 
+    model: Model
+    test: Images
+    objective: Objective
+    protocol: Protocol
+    baseline: Gaussian | None
+    tally: Tally
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    solver: list[Tensor] = field(default_factory=list)
 
-def _measure(tally: _Tally, model: Model, test: Images, batch: Incomplete, done: Completions, rows: Tensor) -> None:
-    truth, hidden = test.values[rows], batch.hidden.cpu()
-    tally.draw.update(done.draws[0].cpu(), truth, hidden, done.ok[0].cpu())
-    tally.mean.update(done.mean().cpu(), truth, hidden, done.ok.any(0).cpu())
-    if model.classifier is not None and test.labels is not None:
-        latents = torch.nan_to_num(done.latents)
-        scores = model.classifier(latents.flatten(0, 1)).softmax(1).view(*done.ok.shape, -1)
-        weight = done.ok.to(scores.dtype).unsqueeze(-1)
-        tally.accuracy.update((scores * weight).sum(0).cpu(), test.labels[rows], done.ok.any(0).cpu())
-    s = done.solution
-    columns = (s.evaluations, s.residual.nan_to_num(math.inf, math.inf), s.fallback, ~s.converged)
-    tally.solver.append(torch.stack([c.double().cpu() for c in columns], 1))
+    def go(self, observed: Tensor, progress: Progress) -> Completions | None:
+        """Returns the completions of the first batch."""
+        assert self.model.posterior is not None
+        first, device = None, next(self.model.parameters()).device
+        for rows in torch.arange(len(self.test)).split(self.protocol.batch_size):
+            batch = incomplete(self.test.values[rows], observed[rows], rows).to(device)
+            done = impute(
+                self.model.flow,
+                self.model.posterior,
+                batch,
+                self.objective.solver,
+                draws=self.protocol.draws,
+                seed=self.protocol.seed,
+                antithetic=True,
+            )
+            self._measure(batch, done)
+            first = done if first is None else first
+            figures = {"rmse": self.tally.rmse["mean"].pooled, "failed": float((~done.ok).double().mean())}
+            progress(int(rows[-1]) + 1, figures)
+        return first
 
+    def _measure(self, batch: Incomplete, done: Completions) -> None:
+        rows, hidden, ok = batch.index.cpu(), batch.hidden.cpu(), done.ok.cpu()
+        self.tally.update("mean", done.mean().cpu(), hidden, rows, ok.any(0))
+        self.tally.update("draw", done.draws[0].cpu(), hidden, rows, ok[0])
+        if self.baseline is not None:
+            for kind, completed in _baselines(self.baseline, batch.to("cpu"), self.protocol.seed).items():
+                self.tally.update(kind, completed, hidden, rows)
+        self.tally.update_truth(rows)
+        if self.model.classifier is not None and self.test.labels is not None:
+            known = batch.observed.expand_as(done.draws)
+            seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), known)
+            scores = self.model.classifier(*(part.flatten(0, 1) for part in seen)).softmax(1)
+            weight = done.ok.to(scores.dtype).unsqueeze(-1)
+            scores = (scores.view(*ok.shape, -1) * weight).sum(0)
+            self.accuracy.update(scores.cpu(), self.test.labels[rows], ok.any(0))
+        s = done.solution
+        columns = (s.evaluations, s.residual.nan_to_num(math.inf, math.inf), s.fallback, ~s.converged)
+        self.solver.append(torch.stack([c.double().cpu() for c in columns], 1))
 
-def _measure_baseline(
-    tally: _Tally, baseline: Gaussian, test: Images, batch: Incomplete, rows: Tensor, seed: int
-) -> None:
-    truth, hidden = test.values[rows], batch.hidden.cpu()
-    values, observed = batch.values.cpu(), batch.observed.cpu()
-    mean = baseline.mean.view(1, *truth.shape[1:]).to(truth.dtype)
-    tally.mean_imputation.update(torch.where(observed, values, mean), truth, hidden)
-    tally.gaussian.update(baseline.conditional(values, observed), truth, hidden)
-    noise = item_noise(seed, rows, 1, truth.shape[1:], truth)[0]
-    tally.gaussian_draw.update(baseline.conditional_sample(values, observed, noise), truth, hidden)
-
-
-def _completion_record(tally: _Tally, baseline: Gaussian | None, protocol: Protocol) -> dict[str, Any]:
-    numbers = torch.cat(tally.solver)
-    solved = numbers[numbers[:, 3] == 0]
-    record: dict[str, Any] = {
-        "draws": protocol.draws,
-        "rmse": {"mean": tally.mean.record(), "draw": tally.draw.record()},
-        "solver": {
-            "evaluations": float(numbers[:, 0].mean()),
-            "residual": float(solved[:, 1].max()) if len(solved) else None,
-            "fallback": float(numbers[:, 2].mean()),
-            "failed": float(numbers[:, 3].mean()),
-            "solves": len(numbers),
-        },
-    }
-    if baseline is not None:
-        record["rmse"] |= {
-            "mean_imputation": tally.mean_imputation.record(),
-            "gaussian_mean": tally.gaussian.record(),
-            "gaussian_draw": tally.gaussian_draw.record(),
+    def record(self) -> dict[str, Any]:
+        """The figures and how they were computed; plain."""
+        numbers = torch.cat(self.solver)
+        solved = numbers[numbers[:, 3] == 0]
+        record: dict[str, Any] = {
+            "draws": self.protocol.draws,
+            **self.tally.record(),
+            "solver": {
+                "evaluations": float(numbers[:, 0].mean()),
+                "residual": float(solved[:, 1].max()) if len(solved) else None,
+                "fallback": float(numbers[:, 2].mean()),
+                "failed": float(numbers[:, 3].mean()),
+                "solves": len(numbers),
+            },
         }
-    if tally.accuracy.count:
-        record["accuracy"] = tally.accuracy.record() | {"classifier": "trained along, on latents of completions"}
-    return record
+        if self.accuracy.count:
+            record["accuracy"] = self.accuracy.record()
+        return record
+
+
+def _baselines(gaussian: Gaussian, batch: Incomplete, seed: int) -> dict[str, Tensor]:
+    """Completions (B, …) that need no flow, by the names that they have in the record."""
+    values, observed = batch.values, batch.observed
+    noise = item_noise(seed, batch.index, 1, values.shape[1:], values)[0]
+    return {
+        "mean_imputation": batch.filled(gaussian.mean.view(1, *values.shape[1:])),
+        "gaussian_mean": gaussian.conditional(values, observed),
+        "gaussian_draw": gaussian.conditional_sample(values, observed, noise),
+    }
 
 
 def _bound(
@@ -193,9 +190,7 @@ def _bound(
 
 
 @torch.no_grad()
-def _complete_data_record(
-    model: Model, test: Images, protocol: Protocol, progress: Callable[[int, dict[str, float]], None]
-) -> dict[str, Any]:
+def _complete_data_record(model: Model, test: Images, protocol: Protocol, progress: Progress) -> dict[str, Any]:
     """Bits per dimension of uniformly dequantised data, and accuracy."""
     device = next(model.parameters()).device
     total, accuracy, g = 0.0, Accuracy(), generator(protocol.seed, "dequantise")
@@ -204,7 +199,8 @@ def _complete_data_record(
         values = dequantise(test.values[rows], protocol.levels, g).to(device)
         total += float(model.flow.log_prob(values).double().sum())
         if model.classifier is not None and test.labels is not None:
-            scores = model.classifier(model.flow.to_latent(test.values[rows].to(device)))
+            clean = test.values[rows].to(device)
+            scores = model.classifier(model.flow.to_latent(clean), clean, torch.ones_like(clean, dtype=torch.bool))
             accuracy.update(scores.cpu(), test.labels[rows])
         progress(min(start + protocol.batch_size, len(test)), {"bits": _bits(total, test, start, protocol)})
     record: dict[str, Any] = {
@@ -215,7 +211,7 @@ def _complete_data_record(
         }
     }
     if accuracy.count:
-        record["accuracy"] = accuracy.record() | {"classifier": "trained along, on latents of complete data"}
+        record["accuracy"] = accuracy.record()
     return record
 
 

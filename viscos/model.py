@@ -9,23 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from viscos.build import build
+from viscos.classifier import Classifier, make_classifier
 from viscos.errors import InputError
 from viscos.flows import Affine, Composed, Whitening
 from viscos.gaussian import Gaussian
 from viscos.posteriors import Amortised, Posterior
-
-
-class Classifier(nn.Module):
-    """The paper's classifier of latents: flattened, BatchNorm1d, a linear map without bias."""
-
-    def __init__(self, d: int, classes: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(d)
-        self.linear = nn.Linear(d, classes, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (B, classes) of latents (B, …)."""
-        return self.linear(self.norm(x.flatten(1)))
 
 
 class Model(nn.Module):
@@ -83,5 +71,5 @@ def build_model(cfg: dict[str, Any], shape: Sequence[int], classes: int, incompl
     if incomplete and not str(cfg["posterior"]["_target_"]).endswith(".Amortised"):
         raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
     posterior = build(cfg["posterior"], shape) if incomplete else None
-    classifier = Classifier(torch.Size(shape).numel(), classes) if classes > 1 else None
+    classifier = make_classifier(cfg["classifier"], tuple(shape), classes) if classes > 1 else None
     return Model(flow, posterior, classifier)

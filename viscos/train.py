@@ -16,6 +16,8 @@ from viscos.data.incomplete import IncompleteImages, epoch_order
 from viscos.errors import InputError
 from viscos.inference import Objective
 from viscos.model import Model
+from viscos.posteriors import Amortised
+from viscos.posteriors.holdout import holdout_loss
 from viscos.rng import generator
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
@@ -37,6 +39,8 @@ class Plan:
     noise: float | str = 0.05
     """Standard deviation of the noise on training values, or `uniform` for dequantisation of `levels` grey levels."""
     levels: int = 256
+    pretrain: int = 0
+    """Steps at the beginning in which the inference network alone learns, from held-out entries."""
     seed: int = 0
 
     def steps_per_epoch(self, items: int) -> int:
@@ -131,21 +135,28 @@ class Trainer:
     def _loss(self, batch: Incomplete) -> tuple[Tensor, dict[str, float], Callable[[], dict[str, float]]]:
         """The loss, its figures, and the solver's (read after the backward pass, which solves too)."""
         flow, probes = self.model.flow, generator(self.plan.seed, "probe", self.step)
+        solver: Callable[[], dict[str, float]] = dict
+        figures: dict[str, float] = {}
+        loss = batch.filled().sum() * 0
+        if isinstance(self.model.posterior, Amortised) and self.model.posterior.held_out:
+            loss = holdout_loss(self.model.posterior, batch, generator(self.plan.seed, "holdout", self.step))
+            figures["holdout"] = float(loss.detach())
+            if self.step < self.plan.pretrain:
+                return loss, figures, solver
         if self.model.posterior is None:
             x, surrogate = flow.to_latent_and_ladj_surrogate(batch.values, probes)
             loss, ok = -(flow.base_log_prob(x) + surrogate).mean(), torch.ones_like(surrogate, dtype=torch.bool)
-            solver: Callable[[], dict[str, float]] = dict
+            y = batch.values
         else:
             q = self.model.posterior(batch, flow)
             noise = torch.randn(batch.values.shape, generator=generator(self.plan.seed, "draw", self.step))
             step = self.objective.step(flow, batch, q, noise[None].to(self.device), probes)
-            x, ok = step.x, step.ok
-            loss = -step.surrogate.sum() / ok.sum().clamp_min(1)
+            x, y, ok = step.x, step.y, step.ok
+            loss = loss - step.surrogate.sum() / ok.sum().clamp_min(1)
             solver = step.figures
 
-        figures: dict[str, float] = {}
         if self.model.classifier is not None and batch.label is not None and int(ok.sum()) > 1:
-            scores = self.model.classifier(x[ok])
+            scores = self.model.classifier(x[ok], y[ok], batch.observed[ok])
             cross_entropy = F.cross_entropy(scores, batch.label[ok])
             loss = loss + cross_entropy
             figures["cross_entropy"] = float(cross_entropy.detach())

@@ -25,6 +25,7 @@ CHOICES = {
     "schedule": ("cosine", "halve"),
     "format": ("markdown", "latex", "csv"),
     "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit"),
+    "classifier": ("completions", "latents"),
 }
 """Settings that are one of a few words."""
 
@@ -105,9 +106,12 @@ RULES: dict[str, Rule] = {
     "epochs": optional(integer(1)),
     "batch_size": integer(1),
     "learning_rate": number(0, inside=True),
+    "pretrain": optional(number(0)),
+    "classifier": one_of(CHOICES["classifier"]),
     "schedule": one_of(CHOICES["schedule"]),
     "gaussian_floor": number(0, inside=True),
     "draws": integer(1),
+    "inception": optional(text),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),
     "max_steps": optional(integer(1)),
@@ -138,6 +142,8 @@ RULES: dict[str, Rule] = {
     "dataset.levels": integer(2),
     "dataset.epochs": integer(1),
     "posterior.gaussian": flag,
+    "posterior.held_out": number(0, 1),
+    "posterior.width": integer(1),
     "mask.missing": optional(number(0, 1)),
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),
@@ -152,7 +158,7 @@ RULES: dict[str, Rule] = {
     "flow.series.terms": integer(1),
     "flow.series.roulette": number(0),
     "flow.series.count": integer(1),
-    "posterior.channels": list_of(integer(1)),
+    "posterior.channels": optional(list_of(integer(1))),
     "posterior.reflections": integer(0),
     "solver.tolerance": number(0, inside=True),
     "solver.budget": integer(1),

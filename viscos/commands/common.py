@@ -14,6 +14,8 @@ from viscos.errors import InputError
 from viscos.inference import Objective
 from viscos.linear import GMRES
 from viscos.logdet import Auto
+from viscos.metrics.extractor import extractor_for
+from viscos.metrics.judge import Judge
 from viscos.version import __version__
 
 
@@ -68,6 +70,14 @@ def make_objective(cfg: dict[str, Any]) -> Objective:
     """Solver and estimator by the settings; adjoints and probes to a hundredth, below the noise of one probe."""
     lad = build(cfg["lad"]) if cfg.get("lad") else Auto()
     return Objective(build(cfg["solver"]), lad, GMRES(tolerance=1e-2))
+
+
+def make_judge(
+    dataset: dict[str, Any], shape: tuple[int, ...], inception: str | None, device: torch.device
+) -> Judge | str:
+    """For FID: an extractor for images of `shape`, with all complete training images; or why there is none."""
+    extractor = extractor_for(shape, inception)
+    return extractor if isinstance(extractor, str) else Judge(extractor.to(device), load_images(dataset, "train", None))
 
 
 def versions() -> dict[str, str]:

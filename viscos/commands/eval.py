@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from viscos import atomic, runs
-from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
+from viscos.commands.common import (
+    chosen_mask,
+    load_images,
+    make_judge,
+    make_masks,
+    make_objective,
+    use_machine,
+    versions,
+)
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
 from viscos.data.datasets import Images
@@ -28,6 +36,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     observed = test_masks(trained, cfg, test)
     if trained.model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
+    judge = make_judge(trained.cfg["dataset"], test.shape, cfg["inception"], device)
     runs.save_config(run_dir, cfg)
     protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=trained.cfg["dataset"]["levels"])
     with bar("measuring", len(test)) as progress:
@@ -38,6 +47,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             make_objective(cfg),
             protocol,
             baseline=trained.baseline,
+            judge=judge,
             progress=progress.update,
         )
     record = {"command": "eval", "checkpoint": str(trained.path), "dataset": trained.cfg["dataset"]["name"], **record}

@@ -8,16 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from viscos.inference import Completions
+from viscos.report.completions import completions_table, why_no_fid
 from viscos.report.grid import completion_grid, save_png
-
-_ROWS = (
-    ("mean", "posterior mean"),
-    ("draw", "one draw"),
-    ("first_iteration_draw", "one draw before fitting"),
-    ("mean_imputation", "mean imputation"),
-    ("gaussian_mean", "Gaussian conditional mean"),
-    ("gaussian_draw", "Gaussian conditional draw"),
-)
 
 
 def save_grid(
@@ -37,17 +29,11 @@ def save_grid(
 
 def summary(record: dict[str, Any]) -> str:
     """The main figures of a record, a line each."""
-    lines = []
-    rmse = record.get("rmse", {})
-    if rmse:
-        lines.append("RMSE on hidden pixels, in [0, 1], pooled:")
-        lines += [
-            f"  {label:<26}{rmse[key]['pooled']:.4f}"
-            for key, label in _ROWS
-            if rmse.get(key, {}).get("pooled") is not None
-        ]
+    lines = completions_table(record)
+    if reason := why_no_fid(record):
+        lines.append(f"FID                         none: {reason}")
     if record.get("accuracy"):
-        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}")
+        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
     if record.get("bound"):
         bound = record["bound"]
         lines.append(f"bound                       {bound['mean']:.1f} nats an item ({bound['items']} items)")

@@ -13,6 +13,7 @@ from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
     chosen_mask,
     load_images,
+    make_judge,
     make_masks,
     make_objective,
     use_machine,
@@ -28,6 +29,7 @@ from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.gaussian import Gaussian
 from viscos.inference import Objective
+from viscos.metrics.extractor import extractor_for
 from viscos.model import Model, build_model
 from viscos.report.board import Log
 from viscos.rng import generator
@@ -40,8 +42,10 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
     cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"], "mask": chosen_mask(cfg, usual=0.5)}
     cfg["missing"] = cfg["mask"].get("missing")
+    cfg["pretrain"] = cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]
     train = load_images(cfg["dataset"], "train", cfg["train_items"])
     test = load_images(cfg["dataset"], "test", cfg["test_items"])
+    extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
     data = IncompleteImages(train.values, observed, train.labels)
@@ -52,7 +56,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg))
+    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg, len(data)))
     if state is not None:
         trainer.load_state(state["trainer"])
         if trainer.step > trainer.total:
@@ -126,9 +130,18 @@ def _measure(
     log: Log,
 ) -> dict[str, Any]:
     protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"]["levels"])
+    device = next(trainer.model.parameters()).device
+    judge = make_judge(cfg["dataset"], test.shape, cfg["inception"], device)
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
-            trainer.model, test, observed, trainer.objective, protocol, baseline=gaussian, progress=progress.update
+            trainer.model,
+            test,
+            observed,
+            trainer.objective,
+            protocol,
+            baseline=gaussian,
+            judge=judge,
+            progress=progress.update,
         )
     if first is not None:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
@@ -161,7 +174,7 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any]
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
-def _plan(cfg: dict[str, Any]) -> Plan:
+def _plan(cfg: dict[str, Any], items: int) -> Plan:
     return Plan(
         cfg["epochs"],
         cfg["batch_size"],
@@ -170,6 +183,7 @@ def _plan(cfg: dict[str, Any]) -> Plan:
         cfg["max_steps"],
         noise=cfg["dataset"]["noise"],
         levels=cfg["dataset"]["levels"],
+        pretrain=round(cfg["pretrain"] * items / cfg["batch_size"]),
         seed=cfg["seed"],
     )
 

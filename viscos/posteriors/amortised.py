@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -14,21 +13,23 @@ from viscos.errors import InputError
 from viscos.flows.bijection import Flow
 from viscos.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
+from viscos.posteriors.networks import Plain, UNet
 from viscos.posteriors.posterior import Posterior
 
 
 class Amortised(Posterior):
     """A convolutional network from an incomplete image to a diagonal Gaussian over x^H.
 
-    As in the paper: 3×3 SAME convolutions with ReLU in between, holes filled by the median of the observed values. The
-    paper's five layers end in 8 channels; for a grey image squeezed to 4 channels these are a mean and a log-scale for
-    each entry, so we read that the network works on squeezed images. `channels` are those of all layers but
-    the last, whose number follows from the image.
+    The paper's has five 3×3 convolutions, holes filled by the median of the observed values; that is `channels` =
+    (4, 8, 16, 32), the channels of all layers but the last. It ends in 8 channels; for a grey image squeezed to 4
+    channels these are a mean and a log-scale for each entry, so we read that the network works on squeezed images.
+    By default it is a U-Net of `width` instead.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
-    fitted to
-    observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean of q is
-    g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
+    fitted to observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean
+    of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
+    With `held_out` above zero ŷ learns from that share of the observed entries (see `viscos.posteriors.holdout`), and
+    the scales of q from the bound, each without a gradient to the other; at zero all learns from the bound.
     """
 
     median: Tensor
@@ -39,21 +40,23 @@ class Amortised(Posterior):
     def __init__(
         self,
         shape: Sequence[int],
-        channels: Sequence[int] = (4, 8, 16, 32),
+        width: int = 32,
+        channels: Sequence[int] | None = None,
         gaussian: bool = True,
+        held_out: float = 0.2,
     ) -> None:
         super().__init__()
         if len(shape) != 3:
             raise InputError(
                 f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder"
             )
-        self.shape = torch.Size(shape)
+        self.shape, self.held_out = torch.Size(shape), held_out
         self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
-        widths = [2 * c, *channels, 2 * c]
-        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(widths))
-        nn.init.zeros_(self.layers[-1].weight)  # type: ignore[arg-type]
-        nn.init.zeros_(self.layers[-1].bias)  # type: ignore[arg-type]
+        self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
+        self.correction, self.spread = (nn.Conv2d(self.network.width, c, 3, padding=1) for _ in range(2))
+        for p in (*self.correction.parameters(), *self.spread.parameters()):
+            nn.init.zeros_(p)
         d = self.shape.numel() if gaussian else 0
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
@@ -78,18 +81,18 @@ class Amortised(Posterior):
         guess = regression(self.covariance, self.precision, batch.observed.flatten(1), known.flatten(1))
         return batch.filled(guess.view_as(known) + self.center)
 
-    def _outputs(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
+        """The completion ŷ (B, …), observed entries as they are, and the log-scales of q (B, …)."""
         filled = self._fill(batch)
         z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
-        z = F.pixel_unshuffle(z, self.factor) if self.factor > 1 else z
-        for k, layer in enumerate(self.layers):
-            z = layer(F.relu(z) if k else z)
-        z = F.pixel_shuffle(z, self.factor) if self.factor > 1 else z
-        correction, log_scale = z.chunk(2, 1)
+        features = self.network(F.pixel_unshuffle(z, self.factor))
+        correction = F.pixel_shuffle(self.correction(features), self.factor)
+        log_scale = F.pixel_shuffle(self.spread(features.detach() if self.held_out else features), self.factor)
         return torch.where(batch.observed, filled, filled + correction), log_scale
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
-        guess, log_scale = self._outputs(batch)
+        guess, log_scale = self.predict(batch)
+        guess = guess.detach() if self.held_out else guess
         mean = flow.to_latent(guess)
         sane = torch.isfinite(mean).flatten(1).all(1)
         if not bool(sane.all()):  # else 0 · NaN would stand in the gradient of shared parameters

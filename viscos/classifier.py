@@ -1,0 +1,75 @@
+"""Classifiers that are trained along, on what a flow makes of incomplete items; they never see a hidden entry."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from viscos.errors import InputError
+
+
+class Classifier(nn.Module):
+    """Scores of classes from a completion and its latent."""
+
+    sees: str
+    """What its input is, in words."""
+
+    def forward(self, x: Tensor, y: Tensor, observed: Tensor) -> Tensor:
+        """Scores (B, classes) for latents x (B, …), completions y (B, …) and the mask of O (B, …)."""
+        raise NotImplementedError
+
+
+class LatentClassifier(Classifier):
+    """The paper's: latents, flattened, BatchNorm1d, a linear map without bias. Its gradient shapes the flow too."""
+
+    sees = "latents"
+
+    def __init__(self, d: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(d)
+        self.linear = nn.Linear(d, classes, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor, observed: Tensor) -> Tensor:
+        scores: Tensor = self.linear(self.norm(x.flatten(1)))
+        return scores
+
+
+class CompletionClassifier(Classifier):
+    """A small convolutional network on completions and their masks, which leaves the completions as they are."""
+
+    sees = "completions and masks"
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise InputError(f"classifier=completions is for images (C, H, W), got {shape}; take classifier=latents")
+        size = [-(-n // 4) for n in shape[1:]]
+        self.layers = nn.Sequential(
+            nn.Conv2d(2 * shape[0], width, 3, padding=1, stride=2),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, padding=1, stride=2),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(2 * width * size[0] * size[1], 128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        )
+
+    def forward(self, x: Tensor, y: Tensor, observed: Tensor) -> Tensor:
+        scores: Tensor = self.layers(torch.cat([y.detach(), observed.to(y.dtype)], 1))
+        return scores
+
+
+CLASSIFIERS = ("completions", "latents")
+
+
+def make_classifier(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """The classifier called `name`, one of `CLASSIFIERS`, for items of `shape`."""
+    if name not in CLASSIFIERS:
+        raise InputError(f"classifier is {name!r}; choose {' or '.join(CLASSIFIERS)}")
+    if name == "latents":
+        return LatentClassifier(torch.Size(shape).numel(), classes)
+    return CompletionClassifier(shape, classes)

@@ -1,0 +1,52 @@
+"""The same figures for several kinds of completions of the same items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from viscos.data.datasets import Images
+from viscos.metrics.judge import Judge, Verdict
+from viscos.metrics.rmse import RMSE
+
+TRUTH = "real"
+"""The kind that is no completion: the complete test images, whose figures by a judge are the best to hope for."""
+
+
+class Tally:
+    """RMSE, FID and accuracy of each kind of completion, by its name, gathered batch by batch.
+
+    `judge` may be the reason why there is none.
+    """
+
+    def __init__(self, test: Images, judge: Judge | str) -> None:
+        self.test, self.judge = test, judge
+        self.rmse: dict[str, RMSE] = {}
+        self.verdicts: dict[str, Verdict] = {}
+        known = not isinstance(judge, str) and judge.extractor.classifies == test.name
+        self._labels = test.labels if known else None
+
+    def update(self, kind: str, completed: Tensor, hidden: Tensor, rows: Tensor, ok: Tensor | None = None) -> None:
+        """Adds completions (B, …) of the test items `rows` (B,) with holes `hidden` (B, …), where they are `ok`."""
+        self.rmse.setdefault(kind, RMSE()).update(completed, self.test.values[rows], hidden, ok)
+        self._show(kind, completed, rows, ok)
+
+    def update_truth(self, rows: Tensor) -> None:
+        """Adds the complete test items `rows` (B,)."""
+        self._show(TRUTH, self.test.values[rows], rows, None)
+
+    def record(self) -> dict[str, Any]:
+        """The figures and how they were computed; plain."""
+        record: dict[str, Any] = {"rmse": {kind: rmse.record() for kind, rmse in self.rmse.items()}}
+        if isinstance(self.judge, str):
+            return record | {"fid": {"reason": self.judge}}
+        record["fid"] = {kind: verdict.fid_record() for kind, verdict in self.verdicts.items()}
+        if self._labels is not None:
+            record["accuracy_complete"] = {kind: verdict.accuracy_record() for kind, verdict in self.verdicts.items()}
+        return record
+
+    def _show(self, kind: str, images: Tensor, rows: Tensor, ok: Tensor | None) -> None:
+        if not isinstance(self.judge, str):
+            labels = None if self._labels is None else self._labels[rows]
+            self.verdicts.setdefault(kind, Verdict(self.judge)).update(images, labels, ok)

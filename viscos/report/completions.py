@@ -1,0 +1,64 @@
+"""What was measured of each kind of completion, as a table of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viscos.metrics.tally import TRUTH
+
+KINDS = (
+    ("mean", "posterior mean"),
+    ("draw", "one draw"),
+    ("first_iteration_draw", "one draw before fitting"),
+    ("mean_imputation", "mean imputation"),
+    ("gaussian_mean", "Gaussian conditional mean"),
+    ("gaussian_draw", "Gaussian conditional draw"),
+    (TRUTH, "the test images themselves"),
+)
+"""Names in records, and for readers."""
+
+
+def completions_table(record: dict[str, Any]) -> list[str]:
+    """Lines of the table: a row for each kind, a column for each figure that is known of any; none if nothing is."""
+    rmse, fid, accuracy = record.get("rmse", {}), _values(record, "fid"), _values(record, "accuracy_complete")
+    columns = {
+        "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
+        "image ± std": {kind: _spread(row) for kind, row in rmse.items()},
+        "95 % of the mean": {kind: _interval(row) for kind, row in rmse.items()},
+        f"FID of {record.get('items')}": fid,
+        "accuracy": accuracy,
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells.values())}
+    rows = [("", {name: name for name in columns})]
+    for kind, label in KINDS:
+        rows.append((f"  {label}", {name: cells.get(kind, "") for name, cells in columns.items()}))
+    rows = [(label, cells) for label, cells in rows if any(cells.values())]
+    width = {name: 3 + max(len(cells[name]) for _, cells in rows) for name in columns}
+    lines = [f"{label:<28}" + "".join(f"{cells[name]:>{width[name]}}" for name in columns) for label, cells in rows]
+    judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
+    return [f"RMSE on hidden pixels, in [0, 1]{judged}:", *(line.rstrip() for line in lines)] if lines else []
+
+
+def why_no_fid(record: dict[str, Any]) -> str | None:
+    """The reason of the record, or of its first kind of completion."""
+    fid = record.get("fid", {})
+    return fid.get("reason") or fid.get("mean", {}).get("reason")
+
+
+def _values(record: dict[str, Any], metric: str) -> dict[str, str]:
+    rows = record.get(metric, {})
+    return {} if "reason" in rows else {kind: _number(row["value"]) for kind, row in rows.items()}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _spread(row: dict[str, Any]) -> str:
+    mean, std = _number(row["per_image_mean"]), _number(row["per_image_std"])
+    return f"{mean} ± {std}" if std else mean
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = map(_number, row["per_image_mean_interval_95"])
+    return f"{low} to {high}" if low else ""
