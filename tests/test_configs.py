@@ -69,7 +69,7 @@ def test_every_choice_builds(command, override):
     elif part == "flow":
         assert build(cfg[part], SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
     elif part == "posterior":
-        arguments = (1, 8, 8) if choice == "amortised" else torch.zeros(2, 1, 8, 8)
+        arguments = (1, 8, 8) if choice.startswith("amortised") else torch.zeros(2, 1, 8, 8)
         assert isinstance(build(cfg[part], arguments), Posterior)
     elif part == "solver":
         assert build(cfg[part]).tolerance == cfg[part]["tolerance"]
