@@ -134,7 +134,8 @@ def test_tensorboard(trained):
 
 
 def without_clock(record: dict) -> dict:
-    return {key: value for key, value in record.items() if key != "training_seconds"}
+    """What two equal runs have in common, whenever they were made."""
+    return {key: value for key, value in record.items() if key not in ("training_seconds", "commit")}
 
 
 def test_the_same_seed_gives_the_same_run(trained):
@@ -222,7 +223,7 @@ def test_schedule_and_uniform_noise():
 
 def test_a_sweep_of_two_jobs(capsys):
     assert main(["train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4"]) == 0
-    folders = sorted(Path("outputs/train").glob("*-[01]"))
+    folders = sorted(Path("outputs/sweeps/train").glob("missing_*"))
     assert [runs.load_config(folder)["missing"] for folder in folders] == [0.3, 0.6]
     assert figures(folders[0])["missing"] < 0.45 < figures(folders[1])["missing"]
     # A job does not depend on the one before.
@@ -316,7 +317,8 @@ def test_a_damaged_checkpoint(trained, capsys):
 def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
     """The file holds completions whose observed entries are those of `values`, bit for bit."""
     arrays = completions(folder)
-    assert arrays.keys() == {"draws", "mean", "observed", "solved", "values"}
+    assert arrays.keys() - {"first_iteration_draw"} == {"draws", "mean", "observed", "solved", "values", "truth"}
+    assert (arrays["truth"][observed] == values[observed]).all()
     draws = arrays["draws"]
     assert draws.shape == (2, *values.shape) and draws.dtype == np.float32
     assert (arrays["observed"] == observed).all() and arrays["solved"].all()
@@ -695,6 +697,19 @@ def test_a_line_now_and_then_without_a_terminal(tmp_path, monkeypatch):
         "training 100/110 in 0:01:30, 0:00:10 left  bound 100",
         "training 110/110 in 0:01:40  bound 110",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_run_says_once_what_it_will_take(terminal, tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    screen = Terminal(tmp_path, 100, force_terminal=terminal)
+    with bar("training", 1000, 100, console=screen.console) as shown:
+        for step in range(101, 300):
+            clock[0] += 2
+            shown.update(step)
+    lines = [line.strip() for line in screen.text().splitlines() if "about" in line]
+    assert lines == ["training: about 0:33:20 for all 1000, 2 s each"]
 
 
 def test_impute_in_batches_is_impute_at_once(trained):

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 import viscos.configs
 from viscos.build import build
-from viscos.cli.outline import COMMANDS, choices, outline, settings
+from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
 from viscos.data.masks import save_masks
 from viscos.errors import InputError
@@ -26,6 +26,7 @@ NEEDED = {
     "dataset=folder": ["dataset.path=pictures"],
     "impute": ["checkpoint=run.pt"],
     "eval": ["checkpoint=run.pt"],
+    "figure": ["name=2"],
 }
 CASES = [
     (command, f"{part.name}={choice}")
@@ -70,7 +71,7 @@ def test_every_choice_builds(command, override):
     elif part == "flow":
         assert build(cfg[part], SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
     elif part == "posterior":
-        arguments = (1, 8, 8) if choice == "amortised" else torch.zeros(2, 1, 8, 8)
+        arguments = (1, 8, 8) if choice.startswith("amortised") else torch.zeros(2, 1, 8, 8)
         assert isinstance(build(cfg[part], arguments), Posterior)
     elif part == "solver":
         assert build(cfg[part]).tolerance == cfg[part]["tolerance"]
@@ -105,7 +106,7 @@ def test_every_option_has_a_meaning_and_a_rule(command):
     page, cfg = outline(command), composed(command)
     named = {item.name for item in (*page.options, *page.parts)}
     assert cfg.keys() <= named, "each line needs its meaning as a comment"
-    assert named - cfg.keys() <= {part.name for part in page.parts if part.default == "null"}
+    assert named - cfg.keys() <= {part.name for part in page.parts if part.default == "null" or overlays(part.name)}
     assert page.about and all(option.name in RULES for option in page.options)
     validate(command, cfg)
 

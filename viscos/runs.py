@@ -15,6 +15,9 @@ CONFIG = "config.yaml"
 """The settings that a run was made with."""
 CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
+MACHINE = ("threads", "device", "devices", "precision", "accumulate")
+"""Settings that say what a run is computed on; they do not change what it is."""
+_DATA_PLACE = ("root", "download")
 
 
 def save_config(run_dir: str | Path, cfg: dict[str, Any]) -> Path:
@@ -34,6 +37,14 @@ def load_config(run_dir: str | Path) -> dict[str, Any]:
     if not isinstance(cfg, dict):
         raise InputError(f"{path} holds no settings; give the folder of a run")
     return cfg
+
+
+def essence(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The settings that make a run what it is, wherever it is computed and wherever its data lie."""
+    kept = {key: value for key, value in cfg.items() if key not in (*MACHINE, "resume", "run_dir")}
+    if isinstance(cfg.get("dataset"), dict):
+        kept["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in _DATA_PLACE}
+    return kept
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""The command line: `viscos train|impute|eval|bench`.
+"""The command line: `viscos train|impute|eval|bench|table|figure`.
 
 This file imports neither torch nor Hydra, so that help and completion answer at once.
 """

@@ -20,17 +20,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from viscos import runs
-from viscos.cli import messages
+from viscos.cli import messages, sweep
 from viscos.cli.validate import validate
 from viscos.errors import InputError
 
 
 class JobFailed(CompactHydraException):
-    """A job failed, and its error has been printed; in a sweep the other jobs go on."""
+    """A job failed, and its error has been printed; in a sweep, whose folder is named, the other jobs go on."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message, status)
-        self.status = status
+    def __init__(self, message: str, status: int, sweep: str | None = None) -> None:
+        super().__init__(message, status, sweep)
+        self.status, self.sweep = status, sweep
 
 
 def run(command: str, arguments: list[str]) -> int:
@@ -42,7 +42,12 @@ def run(command: str, arguments: list[str]) -> int:
         with _hydra_process(command, ordered):
             application()
     except JobFailed as failure:
+        if failure.sweep:  # Hydra raises the first job's error, after the last job
+            print(f"viscos {command}: {sweep.failures(failure.sweep)}", file=sys.stderr)
         return failure.status
+    except KeyboardInterrupt as interrupt:
+        swept = not {"--multirun", "-m"}.isdisjoint(ordered)
+        raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
     except (CompactHydraException, OmegaConfBaseException, ValueError, OSError) as error:
         # Jobs raise JobFailed only, so these come from composing the settings or from making the run folder.
         raise InputError(messages.composition(command, error)) from error
@@ -57,17 +62,34 @@ def job(config: DictConfig) -> Any:
     """One run; a function of this module, so that launchers can start it in another process."""
     settings = HydraConfig.get()
     command, folder = str(settings.job.config_name), str(settings.runtime.output_dir)
-    label = f"viscos {command}"
-    if settings.mode == RunMode.MULTIRUN:
-        label += f": job {settings.job.num} ({settings.job.override_dirname})"
+    if settings.mode != RunMode.MULTIRUN:
+        return _attempt(f"viscos {command}", command, config, folder)
+    job = sweep.Job(str(settings.job.override_dirname), config, command, folder)
+    label = f"viscos {command}: job {settings.job.num} ({job.overrides})"
+    alone = settings.launcher["_target_"].endswith(".BasicLauncher")
+    with contextlib.nullcontext() if alone else sweep.side_by_side(f"[{settings.job.num}] "):
+        if job.finished:
+            print(f"{label} is finished, in {folder}", flush=True)
+            return None
         print(f"{label} in {folder}", flush=True)
+        sweep.forget_failure(folder)
+        return _attempt(label, command, config, folder, job)
+
+
+def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: sweep.Job | None = None) -> Any:
+    """Runs a command, printing what goes wrong; `swept` if it is a job of a sweep."""
     try:
-        return execute(command, _plain(command, config), folder)
+        cfg = _plain(command, config)
+        if swept and swept.interrupted:
+            cfg["resume"] = folder
+        return execute(command, cfg, folder)
     except Exception as error:
-        status = messages.report(label, error)
-        if status == 1 and settings.mode == RunMode.MULTIRUN:
+        status, reason = messages.report(label, error), messages.reason(error)
+        if swept:
+            sweep.note_failure(folder, reason)
+        if swept and status == 1:
             print(f"{label}: failed with {type(error).__name__}, see above", file=sys.stderr)
-        raise JobFailed(str(error), status) from None
+        raise JobFailed(reason, status, str(Path(folder).parent) if swept else None) from None
     finally:
         runs.discard_if_empty(folder)
 

@@ -10,7 +10,8 @@ _EXAMPLES = {
         ("viscos train dataset=mnist missing=0.9", "MNIST, nine pixels in ten missing"),
         ("viscos train missing=0", "complete data: maximum likelihood"),
         ("viscos train flow.channels=64 epochs=5", "any setting can be changed"),
-        ("viscos train --multirun missing=0.5,0.9", "one run for each value"),
+        ("viscos train --multirun missing=0.5,0.9", "one run for each value; run again, it goes on"),
+        ("viscos train --multirun experiment=mnist_tables seed=0,1,2", "the runs behind the paper's tables"),
         ("viscos train experiment=debug", "two steps, to see that everything runs"),
         ("viscos train resume=outputs/train/RUN", "continue a run"),
     ),
@@ -32,6 +33,17 @@ _EXAMPLES = {
         ("viscos bench", "an untrained flow, on digits"),
         ("viscos bench checkpoint=outputs/train/RUN", "a trained one"),
         ("viscos bench checkpoint=RUN solvers=[anderson,paper] rates=[0.9]", "some solvers at one rate"),
+    ),
+    "table": (
+        ("viscos train --multirun experiment=mnist_tables", "makes the runs"),
+        ("viscos table", "tables of those that are finished"),
+        ("viscos table format=latex save=FOLDER", "for a paper, and the records to keep"),
+        ("viscos table runs=FOLDER", "of other runs"),
+    ),
+    "figure": (
+        ("viscos figure name=2 run=outputs/impute/RUN", "digits: original, masked, completed"),
+        ("viscos figure name=comparison run=RUN other=FILE.npz", "beside another method's completions"),
+        ("viscos figure name=samples", "says how to make the run that it needs"),
     ),
 }
 
@@ -86,13 +98,19 @@ def command(name: str) -> str:
     lines = [page.about, "", f"Usage: viscos {name} [key=value ...]", ""]
     lines += ["Examples:", _table(_EXAMPLES[name]), ""]
     lines += ["Options, with their defaults:", _table(tuple(_row(option) for option in page.options)), ""]
-    lines += ["Parts; each is one of several choices, * is the default:"]
-    for part in page.parts:
-        lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
-    lines += ["", f"A part's own settings are written with a dot: {_dotted(page.parts)}.", ""]
+    lines += _parts(page.parts) if page.parts else []
     lines += ["Flags:", _table(_FLAGS), ""]
+    if name == "table":
+        return "\n".join([*lines, "The tables are printed; nothing is left in outputs/."])
     lines += [f"The run's folder is outputs/{name}/<date>_<time>_<id>, below the current folder."]
     return "\n".join(lines)
+
+
+def _parts(parts: tuple[Option, ...]) -> list[str]:
+    lines = ["Parts; each is one of several choices, * is the default:"]
+    for part in parts:
+        lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
+    return [*lines, "", f"A part's own settings are written with a dot: {_dotted(parts)}.", ""]
 
 
 def _dotted(parts: tuple[Option, ...]) -> str:

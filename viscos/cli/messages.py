@@ -24,8 +24,14 @@ def report(label: str, error: Exception) -> int:
     if cause is None:
         traceback.print_exception(error)
         return 1
-    print(f"{label}: {' '.join(str(cause).split())}", file=sys.stderr)
+    print(f"{label}: {reason(error)}", file=sys.stderr)
     return 2
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line."""
+    cause = _bad_input(error)
+    return " ".join((str(cause) if cause else f"{type(error).__name__}: {error}").split())
 
 
 def composition(command: str, error: Exception) -> str:

@@ -19,6 +19,8 @@ COMMANDS = {
     "impute": "complete items with a trained flow",
     "eval": "measure a trained flow on its test split",
     "bench": "time the solvers and products, side by side",
+    "table": "print the paper's tables, with the figures of runs",
+    "figure": "draw a figure of the paper from a run",
 }
 
 _PART = re.compile(r"^  - (\w+): (\w+)  # (.+)$", re.MULTILINE)
@@ -57,6 +59,12 @@ def choices(part: str) -> dict[str, str]:
     folder = files("viscos.configs").joinpath(part)
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     return {name: _comment(_read(f"{part}/{name}.yaml")) for name in names}
+
+
+@cache
+def overlays(part: str) -> bool:
+    """Whether the choices of a part set options beside it, and leave no settings of its own."""
+    return all("# @package _global_" in _read(f"{part}/{choice}.yaml") for choice in choices(part))
 
 
 @cache

@@ -11,7 +11,7 @@ from viscos.cli import messages
 from viscos.cli.app import execute
 from viscos.errors import InputError
 
-CHANGEABLE = ("epochs", "max_steps", "threads", "device", "devices", "precision", "accumulate")
+CHANGEABLE = ("epochs", "max_steps", *runs.MACHINE)
 """Settings that a resumed run may change: they do not change what was computed so far.
 
 With another length, the steps that remain have the learning rates that a run of that length has there. On other

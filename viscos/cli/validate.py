@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from viscos.cli.outline import outline
+from viscos.cli.outline import outline, overlays
 from viscos.errors import InputError
 from viscos.runs import find_checkpoint
 
@@ -25,6 +25,8 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "schedule": ("cosine", "halve"),
     "precision": (32, "bf16-mixed", "16-mixed"),
     "dataset.augment": ("none", "flip", "shift"),
+    "format": ("markdown", "latex", "csv"),
+    "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit"),
     "classifier": ("completions", "latents"),
 }
 """Settings that are one of a few words."""
@@ -134,6 +136,12 @@ RULES: dict[str, Rule] = {
     "rates": list_of(number(0, 1)),
     "center": integer(0),
     "repeats": integer(1),
+    "runs": either(text, list_of(text)),
+    "format": one_of(CHOICES["format"]),
+    "save": optional(text),
+    "name": lambda value: one_of(CHOICES["name"])(str(value)),
+    "run": optional(text),
+    "other": optional(text),
     "dataset.name": text,
     "dataset.root": optional(text),
     "dataset.download": flag,
@@ -197,7 +205,8 @@ def shown(value: Any) -> str:
 
 def _check_keys(command: str, cfg: dict[str, Any]) -> None:
     page = outline(command)
-    needed = {option.name for option in page.options} | {part.name for part in page.parts if part.default != "null"}
+    parts = {part.name for part in page.parts if part.default != "null" and not overlays(part.name)}
+    needed = {option.name for option in page.options} | parts
     for key in sorted(needed - cfg.keys()):
         raise InputError(f"{key} is not set")
     for key in sorted(cfg.keys() - needed - {part.name for part in page.parts}):

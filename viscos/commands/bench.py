@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from viscos.bench import product_row, solver_row, step_row
 from viscos.build import build
 from viscos.commands.common import load_images, make_masks, use_machine, versions
 from viscos.commands.progress import bar
+from viscos.commands.provenance import machine
 from viscos.conditional import SOLVERS
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
@@ -40,7 +40,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         "solvers": _solvers(cfg, model, test, device),
         "products": product_row(model.flow, train.values[: cfg["batch_size"]].to(device), cfg["repeats"]),
         "step": _step(cfg, model, train),
-        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads(), "device": str(device)},
+        "machine": machine(device),
         "versions": versions(),
     }
     atomic.write_json(run_dir / "bench.json", record)

@@ -52,10 +52,10 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             "seed": cfg["seed"],
             "versions": versions(),
         }
-        _save(run_dir, images, observed, done)
-        log.record("impute", record, cfg["steps"])
         truth = torch.where(known, images.values, float("nan"))
         before = _before(chunks)
+        _save(run_dir, images, truth, observed, before, done)
+        log.record("impute", record, cfg["steps"])
         for name, picture in {
             "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
             "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
@@ -236,12 +236,17 @@ def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) 
     return rmse.record()
 
 
-def _save(run_dir: Path, images: Images, observed: Tensor, done: Completions) -> None:
+def _save(
+    run_dir: Path, images: Images, truth: Tensor, observed: Tensor, before: Completions | None, done: Completions
+) -> None:
     arrays: dict[str, Any] = {
         "draws": done.draws.cpu().numpy(),
         "mean": done.mean().cpu().numpy(),
         "observed": observed.numpy(),
         "solved": done.ok.cpu().numpy(),
         "values": torch.where(observed, images.values, float("nan")).numpy(),
+        "truth": truth.numpy(),
     }
+    if before is not None:
+        arrays["first_iteration_draw"] = before.draws[0].cpu().numpy()
     atomic.write(run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 INTERVAL = 30.0
 """Seconds between two lines where there is no terminal."""
+FORECAST = 60.0
+"""Seconds after which a loop that has as many to go says, once, what it will take in all."""
 
 
 class Bar:
@@ -21,12 +23,27 @@ class Bar:
     def __init__(self, what: str, total: int, done: int) -> None:
         self.what, self.total, self.done = what, total, done
         self._figures: dict[str, float] = {}
+        self._first, self._began, self._told = done, time.monotonic(), False
 
     def update(self, done: int, figures: dict[str, float] | None = None) -> None:
         """`done` of the total."""
         self.done = done
         self._figures |= figures or {}
+        if not self._told and time.monotonic() - self._began >= FORECAST:
+            self._told = True
+            if self.left >= FORECAST:
+                each = (time.monotonic() - self._began) / (done - self._first)
+                self.say(f"{self.what}: about {_clock(each * self.total)} for all {self.total}, {each:.2g} s each")
         self.show()
+
+    @property
+    def left(self) -> float:
+        """Seconds to go at the pace so far; 0 while it is not known."""
+        fresh = self.done - self._first
+        return (time.monotonic() - self._began) / fresh * (self.total - self.done) if fresh else 0.0
+
+    def say(self, line: str) -> None:
+        """Prints a line that stays."""
 
     @property
     def figures(self) -> str:
@@ -48,15 +65,16 @@ class _Drawn(Bar):
     def show(self) -> None:
         self._progress.update(self._task, completed=self.done, figures=self.figures)
 
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, highlight=False, markup=False)
+
 
 class _Lines(Bar):
     """A plain line now and then, in a log file."""
 
     def __init__(self, what: str, total: int, done: int, console: Console) -> None:
         super().__init__(what, total, done)
-        self._console, self._first = console, done
-        self._began = self._last = time.monotonic()
-        self._shown = -1
+        self._console, self._last, self._shown = console, self._began, -1
 
     def show(self) -> None:
         if time.monotonic() - self._last >= INTERVAL:
@@ -67,9 +85,10 @@ class _Lines(Bar):
         if self.done == self._shown:
             return
         self._last, self._shown = time.monotonic(), self.done
-        spent, fresh, to_do = self._last - self._began, self.done - self._first, self.total - self.done
-        left = f", {_clock(spent / fresh * to_do)} left" if fresh and to_do else ""
-        line = f"{self.what} {self.done}/{self.total} in {_clock(spent)}{left}  {self.figures}"
+        left = f", {_clock(self.left)} left" if self._first < self.done < self.total else ""
+        self.say(f"{self.what} {self.done}/{self.total} in {_clock(self._last - self._began)}{left}  {self.figures}")
+
+    def say(self, line: str) -> None:
         print(line.rstrip(), file=self._console.file, flush=True)
 
 

@@ -16,12 +16,12 @@ from viscos.commands.common import (
     make_judge,
     make_masks,
     make_objective,
-    versions,
     whole_paths,
 )
 from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
 from viscos.commands.progress import bar
+from viscos.commands.provenance import provenance
 from viscos.commands.report import save_grid, save_samples, summary
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
@@ -109,6 +109,7 @@ def _go(
     spent: float,
 ) -> dict[str, Any]:
     model, began = trainer.model, time.monotonic() - spent
+    about = provenance(cfg, trainer.devices.device)  # now: the source tree may be another one when the run ends
 
     def save(epoch: int = 0) -> None:
         parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian)
@@ -136,8 +137,7 @@ def _go(
     record |= {
         "training_seconds": round(seconds, 1),
         "steps": trainer.step,
-        "seed": cfg["seed"],
-        "versions": versions(),
+        **about,
     }
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))

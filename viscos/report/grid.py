@@ -31,10 +31,10 @@ def completion_grid(truth: Tensor, observed: Tensor, draws: Tensor, mean: Tensor
     _check(truth, observed, draws, mean, columns)
     truth, observed, draws, mean = (t.detach().cpu() for t in (truth, observed, draws, mean))
     shown = observed[:columns].expand(-1, 3, -1, -1)
-    original = _paint(truth[:columns], HIDDEN)
+    original = paint(truth[:columns], HIDDEN)
     masked = torch.where(shown, original, _colour(HIDDEN))
-    rows = [original, masked, *(_paint(draw[:columns], FAILED) for draw in draws), _paint(mean[:columns], FAILED)]
-    return _tile(torch.stack([_enlarge(row) for row in rows]))
+    rows = [original, masked, *(paint(draw[:columns], FAILED) for draw in draws), paint(mean[:columns], FAILED)]
+    return tile(torch.stack([enlarge(row) for row in rows]))
 
 
 def draws_grid(truth: Tensor, observed: Tensor, draws: Tensor, columns: int = 8) -> Tensor:
@@ -45,14 +45,14 @@ def draws_grid(truth: Tensor, observed: Tensor, draws: Tensor, columns: int = 8)
     """
     _check(truth[None], observed[None], draws[:, None], truth[None], columns)
     truth, observed, draws = (t.detach().cpu() for t in (truth, observed, draws))
-    original = _paint(truth[None], HIDDEN)
+    original = paint(truth[None], HIDDEN)
     masked = torch.where(observed[None].expand(-1, 3, -1, -1), original, _colour(HIDDEN))
-    return _wrap(torch.cat([original, masked, _paint(draws, FAILED)]), columns)
+    return _wrap(torch.cat([original, masked, paint(draws, FAILED)]), columns)
 
 
 def image_grid(images: Tensor, columns: int = 8) -> Tensor:
     """One picture (3, H', W') of `images` (N, 1 or 3, H, W) in rows of `columns`; values are clamped to [0, 1]."""
-    return _wrap(_paint(images.detach().cpu(), FAILED), columns)
+    return _wrap(paint(images.detach().cpu(), FAILED), columns)
 
 
 def save_png(path: str | Path, grid: Tensor) -> Path:
@@ -91,13 +91,13 @@ def _colour(rgb: tuple[float, float, float]) -> Tensor:
     return torch.tensor(rgb)[:, None, None]
 
 
-def _paint(images: Tensor, broken: tuple[float, float, float]) -> Tensor:
+def paint(images: Tensor, broken: tuple[float, float, float]) -> Tensor:
     """Images (N, 1 or 3, H, W) as RGB in [0, 1], values that are not finite in the colour `broken`."""
     rgb = images.float().expand(-1, 3, -1, -1)
     return torch.where(rgb.isfinite(), rgb.clamp(0, 1), _colour(broken))
 
 
-def _enlarge(images: Tensor) -> Tensor:
+def enlarge(images: Tensor) -> Tensor:
     """Tiny images by an integer factor, each pixel a square."""
     factor = max(1, SMALLEST // max(images.shape[-2:]))
     return functional.interpolate(images, scale_factor=factor, mode="nearest") if factor > 1 else images
@@ -105,13 +105,13 @@ def _enlarge(images: Tensor) -> Tensor:
 
 def _wrap(cells: Tensor, columns: int) -> Tensor:
     """Cells (N, 3, h, w) in rows of `columns`, the last one filled up with white."""
-    cells = _enlarge(cells)
+    cells = enlarge(cells)
     columns = min(columns, len(cells))
     blank = cells.new_ones(-len(cells) % columns, *cells.shape[1:])
-    return _tile(torch.cat([cells, blank]).unflatten(0, (-1, columns)))
+    return tile(torch.cat([cells, blank]).unflatten(0, (-1, columns)))
 
 
-def _tile(cells: Tensor) -> Tensor:
+def tile(cells: Tensor) -> Tensor:
     """Cells (R, N, 3, h, w) in R rows and N columns, with gaps between and around them."""
     rows, columns, _, height, width = cells.shape
     canvas = torch.ones(3, rows * (height + GAP) + GAP, columns * (width + GAP) + GAP)

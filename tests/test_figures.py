@@ -1,0 +1,139 @@
+"""Figures of the paper: files from a small run, the same each time, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_commands import DEBUG, TINY
+from test_commands import viscos as ran
+
+from viscos.cli import main
+
+pytest.importorskip("matplotlib")
+
+import viscos.report
+from viscos.report import figures
+
+NAMES = {"2": "digits", "3": "comparison", "4": "samples", "5": "implicit"}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("figures"))
+        return ran("train", *DEBUG)
+
+
+@pytest.fixture(scope="module")
+def imputed(trained):
+    """A posterior fitted to four items."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(trained.parent)
+        return ran("impute", f"checkpoint={trained}", *TINY, "items=4", "draws=6")
+
+
+@pytest.mark.parametrize(("number", "name"), NAMES.items())
+def test_files_for_print(number, name, imputed, capsys):
+    first, second = (ran("figure", f"name={word}", f"run={imputed}") for word in (number, name))
+    stem = f"figure_{number}_{name}"
+    assert {path.name for path in first.glob("figure*")} == {f"{stem}.pdf", f"{stem}.png"}
+    assert str(first / f"{stem}.pdf") in capsys.readouterr().out
+    for ending in (".pdf", ".png"):
+        assert (first / stem).with_suffix(ending).read_bytes() == (second / stem).with_suffix(ending).read_bytes()
+    assert (first / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+    with Image.open(first / f"{stem}.png") as picture:
+        assert picture.width >= 2300 and round(picture.info["dpi"][0]) == 600
+        assert len(np.unique(np.asarray(picture))) > 20, "there is a picture on it"
+
+
+def test_what_a_run_holds(imputed, trained):
+    done = figures.Completed.read(imputed)
+    assert done.draws.shape == (3, 4, 1, 8, 8) and done.first.shape == done.truth.shape == (4, 1, 8, 8)
+    assert not torch.equal(done.first, done.draws[0])
+    assert torch.equal(done.first[done.observed], done.truth[done.observed])
+    amortised = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    assert figures.Completed.read(amortised).first is None
+
+
+def test_beside_another_method(imputed):
+    with np.load(imputed / "completions.npz") as file:
+        np.savez("PL-MCMC.npz", draws=1 - file["draws"])
+    alone = ran("figure", "name=3", f"run={imputed}")
+    beside = ran("figure", "name=3", f"run={imputed}", "other=PL-MCMC.npz")
+    again = ran("figure", "name=3", f"run={imputed}", f"other={imputed}")
+    pictures = [(folder / "figure_3_comparison.png").read_bytes() for folder in (alone, beside, again)]
+    assert len(set(pictures)) == 3
+
+
+@pytest.mark.parametrize("number", NAMES)
+def test_without_a_run_the_recipe_is_given(number, capsys):
+    line = refused_figure(capsys, f"name={number}")
+    assert f"figure {number} needs run=<folder>; make it by `viscos impute checkpoint=<training" in line
+
+
+def refused_figure(capsys, *words: str) -> str:
+    capsys.readouterr()
+    assert main(["figure", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and not Path("outputs/figure").exists()
+    return captured.err
+
+
+def test_refusals(trained, imputed, capsys):
+    assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
+    assert "other=x is for figure 3" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
+    np.savez("old.npz", mean=np.zeros(3))
+    run = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
+    assert "lacks the array 'draws'" in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
+    np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))
+    line = refused_figure(capsys, "name=3", f"run={imputed}", "other=other.npz")
+    assert "have shape (3, 1, 8, 8), the run's have (4, 1, 8, 8)" in line
+
+
+def test_without_matplotlib(imputed, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("viscos.report.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(viscos.report, "figures")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = refused_figure(capsys, "name=2", f"run={imputed}")
+    assert line == "viscos figure: figures need matplotlib: pip install 'viscos[figures]'\n"
+
+
+def test_colour_and_failed_solves():
+    """Three channels are drawn in colour; a failed solve is seen."""
+    truth = torch.rand(4, 3, 8, 8)
+    observed = torch.rand(4, 3, 8, 8) < 0.5
+    draws = torch.rand(2, 4, 3, 8, 8)
+    draws[0, 1] = float("nan")
+    done = figures.Completed(truth, observed, draws, truth / 2)
+    for draw in (figures.digits, figures.comparison, figures.samples, figures.implicit):
+        page = draw(done)
+        assert page.axes and all(axis.images for axis in page.axes)
+    image = np.asarray(figures.implicit(done).axes[0].images[0].get_array())
+    assert (np.abs(image - np.array([0.75, 0.25, 0.20])) < 1e-6).all(-1).sum() == 56 * 56
+
+
+def test_recipes_are_commands_that_exist():
+    from viscos.cli.outline import choices, outline
+    from viscos.commands.figure import _RECIPES
+
+    assert tuple(_RECIPES) == tuple(NAMES.values())
+    known = {option.name for option in outline("impute").options} | {part.name for part in outline("impute").parts}
+    for recipe in _RECIPES.values():
+        settings = dict(
+            word.split("=", 1) for word in recipe.split() if "=" in word and "<" not in word and ">" not in word
+        )
+        assert settings.keys() <= known
+        assert all(value in choices(key) for key, value in settings.items() if key in ("mask", "posterior", "lad"))

@@ -1,0 +1,219 @@
+"""Sweeps: stopped and run again, with failures, in parallel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_commands import DEBUG, assert_equal, figures, without_clock
+
+from viscos import checkpoint
+from viscos.cli import main, sweep
+from viscos.train import Trainer
+
+SWEEP = ("train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4", "draws=1")
+FOLDER = Path("outputs/sweeps/train")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def jobs(folder: Path = FOLDER) -> dict[str, Path]:
+    """The folders of a sweep's jobs, by what was set."""
+    return {path.name.rpartition("-")[0]: path for path in sorted(folder.iterdir()) if path.is_dir()}
+
+
+def times() -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in FOLDER.glob("*/metrics.json")}
+
+
+def test_a_job_is_a_run_like_any_other():
+    assert main([*SWEEP, "missing=0.3"]) == 0
+    (folder,) = FOLDER.glob("*/")
+    assert main(["eval", f"checkpoint={folder}", "threads=1"]) == 0, "its name needs no quotes"
+
+
+def test_finished_jobs_are_not_run_again(capsys):
+    assert main([*SWEEP]) == 0
+    before = times()
+    assert len(before) == 2
+    capsys.readouterr()
+    assert main([*SWEEP, "missing=0.3,0.6,0.9", "device=cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" in ")[0] for line in lines if ": job " in line] == [
+        "viscos train: job 0 (draws=1,missing=0.3,test_items=4) is finished,",
+        "viscos train: job 1 (draws=1,missing=0.6,test_items=4) is finished,",
+        "viscos train: job 2 (draws=1,missing=0.9,test_items=4)",
+    ]
+    assert {path: time for path, time in times().items() if path in before} == before and len(times()) == 3
+
+
+def test_other_settings_are_other_jobs():
+    assert main([*SWEEP, "missing=0.3"]) == 0
+    assert main([*SWEEP, "missing=0.3", "flow.channels=6"]) == 0
+    assert main([*SWEEP, "missing=0.3", "log_every=2"]) == 0
+    assert len(times()) == 3
+
+
+def test_a_folder_that_any_job_may_use_is_not_trusted():
+    words = [*SWEEP[:-3], "test_items=4", "draws=1", "hydra.sweep.subdir=here"]
+    assert main([*words, "missing=0.3"]) == 0
+    assert main([*words, "missing=0.6"]) == 0
+    assert figures(FOLDER / "here")["missing"] > 0.45
+
+
+def test_a_job_name_is_a_file_name():
+    root = {"flow": {"blocks": [1]}, "dataset": {"name": "x", "root": "/a"}, "threads": 1, "hydra": {"job": "${no}"}}
+    from omegaconf import OmegaConf
+
+    def name(overrides, **changes):
+        return sweep.job_name(overrides, _root_=OmegaConf.create(root | changes))
+
+    assert name("flow.blocks=[1],path=/a/b c,é=1").startswith("flow.blocks_1_-path_a_b_c-_1-")
+    assert name("a=" + "x" * 500).startswith("a_xxx") and len(name("a=" + "x" * 500)) < 120
+    assert len(name("")) == 8 and name("../..").count(".") == 0
+    elsewhere = {"threads": 4, "dataset": {"name": "x", "root": "/b", "download": False}}
+    assert name("", **elsewhere) == name(""), "where a job runs does not matter"
+    assert name("", flow={"blocks": [2]}) != name(""), "what it is does"
+
+
+def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
+    """Ctrl-C in the second job: the first is finished, the second resumes, and all is as if nothing had been."""
+    longer = ("max_steps=null", "epochs=2")
+    advance = Trainer._advance
+
+    def pressed(self, batch):
+        if self.step == 5 and self.data.observed.double().mean() < 0.5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return advance(self, batch)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_advance", pressed)
+        assert main([*SWEEP, *longer]) == 130
+    signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err.endswith("viscos train: interrupted; the same command goes on\n")
+    first, second = jobs().values()
+    stamp = times()
+    assert list(stamp) == [first / "metrics.json"]
+    assert checkpoint.load(second / "checkpoint.pt")["trainer"]["step"] == 6
+    steps = []
+    monkeypatch.setattr(Trainer, "_advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
+    assert main([*SWEEP, *longer]) == 0
+    assert steps == [6, 7] and times()[first / "metrics.json"] == stamp[first / "metrics.json"]
+    assert main(["train", *DEBUG, "missing=0.6", "test_items=4", "draws=1", *longer]) == 0
+    (alone,) = Path("outputs/train").iterdir()
+    assert without_clock(figures(second)) == without_clock(figures(alone))
+    assert_equal(checkpoint.load(second / "checkpoint.pt"), checkpoint.load(alone / "checkpoint.pt"))
+
+
+def test_a_killed_sweep_goes_on(monkeypatch):
+    """The process is killed outright in the middle of a job, which goes on from its last epoch."""
+    words = [*SWEEP, "missing=0.3", "max_steps=null", "epochs=15", "train_items=16"]
+    process = subprocess.Popen([sys.executable, "-m", "viscos", *words], stdout=subprocess.PIPE)
+    try:
+        while not (saved := list(FOLDER.glob("*/checkpoint.pt"))) or step(saved[0]) < 4:
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.communicate()
+    done, steps, advance = step(saved[0]), [], Trainer._advance
+    assert not times() and 4 <= done < 30
+    monkeypatch.setattr(Trainer, "_advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
+    assert main(words) == 0
+    assert steps == list(range(done, 30)) and len(times()) == 1
+
+
+def step(path: Path) -> int:
+    return checkpoint.load(path)["trainer"]["step"]
+
+
+def test_failed_jobs_are_listed_at_the_end_and_run_again(capsys):
+    words = [*SWEEP[:-3], "missing=0.3,7,0.6,1", "test_items=4", "draws=1"]
+    assert main(words) == 2
+    assert len(times()) == 2, "the other jobs go on"
+    last = capsys.readouterr().err.splitlines()[-3:]
+    assert last[0] == f"viscos train: failed in {FOLDER.resolve()}; the same command runs only what is not finished:"
+    assert [line[:33] for line in last[1:]] == [
+        "  draws_1-missing_1-test_items_4-",
+        "  draws_1-missing_7-test_items_4-",
+    ]
+    assert last[2].endswith(": missing=7: must be a number from 0 to 1, or null")
+    assert "nothing is observed in the training data" in last[1]
+    stamp = times()
+    assert main(words) == 2, "what failed is tried again"
+    assert times() == stamp
+    assert main([*SWEEP]) == 0
+
+
+def test_a_failure_is_forgotten_when_the_job_runs_again(monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "run", lambda self, after, save: 1 / 0)
+        assert main([*SWEEP]) == 1
+    notes = [path / sweep.FAILED for path in jobs().values()]
+    assert [note.read_text() for note in notes] == ["ZeroDivisionError: division by zero\n"] * 2
+    assert main([*SWEEP]) == 0
+    assert not any(note.exists() for note in notes) and len(times()) == 2
+
+
+def test_jobs_side_by_side():
+    """Two processes at once; what they print can be told apart, and a failure of one is listed by the other."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    parallel = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    words = [sys.executable, "-m", "viscos", *SWEEP, *parallel, "missing=0.3,0.6,7"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 2 and len(times()) == 2, found.stderr
+    assert {line[:4] for line in found.stdout.splitlines()} == {"[0] ", "[1] ", "[2] "}
+    assert found.stderr.splitlines()[-1].endswith("missing=7: must be a number from 0 to 1, or null")
+    one_by_one = {name: without_clock(figures(path)) for name, path in jobs().items() if "_7" not in name}
+    for path in times():
+        path.unlink()
+        (path.parent / "checkpoint.pt").unlink()
+    assert main([*SWEEP]) == 0
+    assert {name: without_clock(figures(path)) for name, path in jobs().items() if "_7" not in name} == one_by_one
+
+
+def test_the_runs_behind_the_tables(monkeypatch, capsys):
+    """Five rates without saying so; a rate or seeds that are given take their place."""
+    seen = []
+    monkeypatch.setattr("viscos.cli.app.execute", lambda command, cfg, folder: seen.append((cfg, folder)))
+    words = ["train", "--multirun", "experiment=mnist_tables"]
+    assert main(words) == 0
+    assert [cfg["missing"] for cfg, _ in seen] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    assert {cfg["dataset"]["name"] for cfg, _ in seen} == {"mnist"}
+    assert {Path(folder).parent for _, folder in seen} == {Path("outputs/sweeps/mnist_tables").resolve()}
+    folders = {cfg["missing"]: folder for cfg, folder in seen}
+    seen.clear()
+    assert main([*words, "missing=0.7", "seed=0,1"]) == 0
+    assert [folder == folders[0.7] for _, folder in seen] == [True, False], "more seeds leave the first one's job alone"
+    seen.clear()
+    assert main([*words, "missing=0.7", "seed=0,1", "epochs=2", "scale=paper"]) == 0
+    assert [(cfg["missing"], cfg["seed"], cfg["epochs"]) for cfg, _ in seen] == [(0.7, 0, 2), (0.7, 1, 2)]
+    assert {(cfg["flow"]["channels"], cfg["learning_rate"], cfg["schedule"]) for cfg, _ in seen} == {
+        (128, 0.01, "halve")
+    }
+
+
+def test_what_a_record_says_of_its_run():
+    assert main(["train", *DEBUG, "test_items=4"]) == 0
+    (folder,) = Path("outputs/train").iterdir()
+    record = json.loads((folder / "metrics.json").read_text())
+    assert record["seed"] == 0 and record["config"]["missing"] == 0.5 and record["config"]["flow"]["channels"] == 4
+    assert record["config"]["dataset"]["name"] == "digits" and not {"root", "download"} & set(
+        record["config"]["dataset"]
+    )
+    assert not {"threads", "device", "resume", "run_dir"} & set(record["config"])
+    assert record["machine"]["device"] == "cpu" and record["machine"]["threads"] == 1
+    assert record["versions"].keys() == {"viscos", "torch"} and len(record["mask_hash"]) == 16
+    assert record["commit"] is None or len(record["commit"].rstrip("+")) == 12
+    assert record["training_seconds"] > 0 and str(folder.parent.parent.resolve()) not in json.dumps(record)

@@ -1,0 +1,259 @@
+"""Tables: exact texts from small records, the paper's figures as printed, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from viscos.cli import main
+from viscos.report import formats, records, tables
+
+RANDOM = {"_target_": "viscos.data.masks.RandomMask", "missing": 0.5}
+RECORD = {
+    "command": "train",
+    "dataset": "mnist",
+    "items": 10000,
+    "mask_hash": "0123",
+    "seed": 0,
+    "config": {"missing": 0.5, "seed": 0, "mask": RANDOM, "flow": {"channels": 32}, "max_steps": None},
+    "accuracy": {"value": 0.95},
+    "rmse": {"mean": {"pooled": 0.1}, "draw": {"pooled": 0.14}, "gaussian_mean": {"pooled": 0.11}},
+}
+EXTRACTOR = {"extractor_sha256": "ab" * 32}
+FID = {"fid": {"draw": {"value": 1.25, **EXTRACTOR}, "real": {"value": 0.5, **EXTRACTOR}}}
+
+
+def changed(record: dict, **changes) -> dict:
+    """A record with other values under dotted keys; __ stands for a dot."""
+    record = copy.deepcopy(record)
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        node = record
+        for name in path:
+            node = node[name]
+        node[last] = value
+    return record
+
+
+def put(folder: str, **runs: dict) -> Path:
+    """Writes run folders."""
+    for name, record in runs.items():
+        Path(folder, name).mkdir(parents=True)
+        Path(folder, name, "metrics.json").write_text(json.dumps(record))
+    return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(capsys, *words: str) -> str:
+    assert main(["table", *words]) == 0
+    assert not list(Path("outputs").rglob("*")), "a table leaves nothing behind"
+    return capsys.readouterr().out
+
+
+MARKDOWN = """\
+**Top-1 accuracy of a classifier that was trained along, on incomplete images** (higher is better)
+
+| missing | 0.5 | 0.6 | 0.7 | 0.8 | 0.9 |
+| --- | --- | --- | --- | --- | --- |
+| VISCOS (paper) | 0.9616 | 0.9588 | 0.9485 | 0.9355 | 0.886 |
+| viscos | 0.9500 ± 0.0141 | — | — | — | 0.8000 |
+
+**Top-1 accuracy of a classifier that was trained on complete images, on the completions** (higher is better)
+
+| missing | 0.5 | 0.6 | 0.7 | 0.8 | 0.9 |
+| --- | --- | --- | --- | --- | --- |
+| MisGAN (paper) | 0.968 | 0.945 | 0.872 | 0.690 | 0.334 |
+| PL-MCMC (paper) | — | — | — | — | — |
+| MCFlow (paper) | 0.985 | 0.979 | 0.963 | 0.905 | 0.705 |
+| viscos, posterior mean | — | — | — | — | — |
+| viscos, one draw | — | — | — | — | 0.7000 |
+| Gaussian conditional, mean | — | — | — | — | — |
+| Gaussian conditional, one draw | — | — | — | — | — |
+| mean imputation | — | — | — | — | — |
+| the complete test images | — | — | — | — | — |
+
+**FID of the completions** (lower is better)
+
+| missing | 0.5 | 0.6 | 0.7 | 0.8 | 0.9 |
+| --- | --- | --- | --- | --- | --- |
+| MisGAN (paper) | 0.3634 | 0.8870 | 1.324 | 2.334 | 6.325 |
+| PL-MCMC (paper) | — | 5.7 | — | — | 87 |
+| MCFlow (paper) | 0.8366 | 0.9082 | 1.951 | 6.765 | 15.11 |
+| VISCOS (paper) | 0.2692 | 0.4398 | 0.7823 | 1.5491 | 7.315 |
+| viscos, posterior mean | — | — | — | — | — |
+| viscos, one draw | — | — | — | — | 1.250 |
+| Gaussian conditional, mean | — | — | — | — | — |
+| Gaussian conditional, one draw | — | — | — | — | — |
+| mean imputation | — | — | — | — | — |
+| the complete test images | — | — | — | — | 0.500 |
+
+The paper's extractor was never published, so its FIDs and ours are distances between other features; the last row is \
+the least that can be expected here.
+
+**RMSE on hidden pixels, in [0, 1], pooled** (lower is better)
+
+| missing | 0.5 | 0.6 | 0.7 | 0.8 | 0.9 |
+| --- | --- | --- | --- | --- | --- |
+| MisGAN (paper) | 0.12174 | 0.13393 | 0.15445 | 0.19455 | 0.27806 |
+| PL-MCMC (paper) | — | 0.1585 | — | — | 0.261 |
+| MCFlow (paper) | 0.10045 | 0.11255 | 0.12996 | 0.15806 | 0.20801 |
+| VISCOS (paper) | 0.1127 | 0.1221 | 0.1340 | 0.1470 | 0.1924 |
+| viscos, posterior mean | 0.1000 ± 0.0000 | — | — | — | 0.1900 |
+| viscos, one draw | 0.1400 ± 0.0000 | — | — | — | 0.1400 |
+| Gaussian conditional, mean | 0.1100 ± 0.0000 | — | — | — | 0.1100 |
+| Gaussian conditional, one draw | — | — | — | — | — |
+| mean imputation | — | — | — | — | — |
+
+3 runs on mnist, 10000 test items, seeds 0, 1; mean ± standard deviation over the seeds.
+"""
+
+AT_90 = changed(
+    RECORD | FID,
+    config__missing=0.9,
+    mask_hash="9",
+    accuracy__value=0.8,
+    rmse__mean__pooled=0.19,
+    accuracy_complete={"draw": {"value": 0.7}},
+)
+SEEDS = {"a": changed(RECORD, accuracy__value=0.94), "b": changed(RECORD, seed=1, mask_hash="1", accuracy__value=0.96)}
+
+
+def test_markdown(capsys):
+    put("runs", **SEEDS, c=AT_90)
+    assert printed(capsys, "runs=runs") == MARKDOWN
+    assert printed(capsys, "runs=[runs/a,runs/b,runs/c]") == MARKDOWN
+
+
+def test_saved_records_give_the_same_tables(capsys):
+    put("runs", **SEEDS, c=AT_90)
+    assert printed(capsys, "runs=runs", "save=kept") == MARKDOWN
+    kept = sorted(path.name for path in Path("kept").iterdir())
+    assert kept == ["missing_0.5-seed_0.json", "missing_0.5-seed_1.json", "missing_0.9-seed_0.json"]
+    assert json.loads(Path("kept/missing_0.9-seed_0.json").read_text()) == AT_90
+    assert printed(capsys, "runs=kept") == MARKDOWN
+
+
+def test_latex(capsys):
+    put("runs", **{name: changed(record, dataset="digits") for name, record in SEEDS.items()})
+    text = printed(capsys, "runs=runs", "format=latex")
+    behind, _, rest = text.partition("\n\n")
+    assert behind == "% 2 runs on digits, 10000 test items, seeds 0, 1; mean +- standard deviation over the seeds"
+    assert rest.startswith(r"""\begin{table}
+\centering
+\begin{tabular}{lc}
+\hline
+missing & 0.5 \\
+\hline
+viscos & 0.9500 $\pm$ 0.0141 \\
+\hline
+\end{tabular}
+\caption{Top-1 accuracy of a classifier that was trained along, on incomplete images (higher is better).}
+\end{table}
+""")
+    assert r"mean imputation & -- \\" in text and text.isascii()
+
+
+def test_csv(capsys):
+    put("runs", a=AT_90)
+    lines = printed(capsys, "runs=runs", "format=csv").splitlines()
+    assert lines[0] == "table,method,source,missing,value,standard_deviation"
+    assert lines[5:7] == ["accuracy,VISCOS,paper,0.9,0.886,", "accuracy,viscos,run,0.5,,"]
+    assert 'fid,"viscos, one draw",run,0.9,1.250,' in lines and "rmse,PL-MCMC,paper,0.6,0.1585," in lines
+    assert len(lines) == 1 + 5 * sum(len(table.rows) for table in tables.tables(records.read(["runs"])))
+
+
+def test_rates_that_the_paper_has_not_are_columns_of_their_own():
+    put("runs", a=changed(RECORD, config__missing=0.95), b=RECORD)
+    *_, rmse = tables.tables(records.read(["runs"]))
+    assert rmse.rates == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    assert rmse.rows[0].figures[-1] is None and rmse.rows[4].figures[-1] == ("0.1000", None)
+
+
+def test_the_paper_says_nothing_of_other_data():
+    put("runs", a=changed(RECORD, dataset="digits"))
+    assert not any(row.of_paper for table in tables.tables(records.read(["runs"])) for row in table.rows)
+
+
+REFUSED = [
+    (changed(RECORD, seed=1, dataset="digits"), "disagree about the data: mnist in a; digits in b"),
+    (changed(RECORD, seed=1, items=1000), "disagree about the number of test items: 10000 in a; 1000 in b"),
+    (changed(RECORD, mask_hash="f"), "disagree about the test masks of missing=0.5 seed=0: 0123 in a; f in b"),
+    (RECORD, "a, b are all missing=0.5 seed=0; leave one of them"),
+    (changed(RECORD, seed=1, config__flow__channels=64), "disagree about flow.channels: 32 in a; 64 in b"),
+    (changed(RECORD, seed=1, config__max_steps=9), "disagree about max_steps: null in a; 9 in b"),
+    (changed(RECORD, command="eval"), "metrics.json is no record of `viscos train` with its settings"),
+    (changed(RECORD, config__mask={"_target_": "viscos.data.masks.CenterMask"}), "another mask than mask=random"),
+    ([], "metrics.json is no record of `viscos train`"),
+]
+
+
+def one_line(capsys, *words: str) -> str:
+    capsys.readouterr()
+    assert main(["table", *words]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and captured.err.count("\n") == 1 and captured.err.startswith("viscos table: ")
+    return captured.err
+
+
+@pytest.mark.parametrize(("second", "says"), REFUSED, ids=[says[:40] for _, says in REFUSED])
+def test_runs_that_do_not_belong_in_one_table(second, says, capsys):
+    put("runs", a=RECORD, b=second)
+    assert says in one_line(capsys, "runs=runs")
+
+
+def test_runs_by_another_extractor(capsys):
+    other = changed(RECORD | FID, seed=1, fid__draw__extractor_sha256="cd" * 32)
+    put("runs", a=RECORD | FID, b=other, c=changed(RECORD | {"fid": {"reason": "no extractor"}}, seed=2))
+    says = f"disagree about the extractor behind FID: {'ab' * 32} in a; {'cd' * 32} in b"
+    assert says in one_line(capsys, "runs=runs")
+    put(
+        "others",
+        a=changed(RECORD | FID, fid__draw__reference_items=60000),
+        b=changed(AT_90, fid__draw__reference_items=9),
+    )
+    assert "disagree about the number of images behind FID: 60000 in a; 9 in b" in one_line(capsys, "runs=others")
+
+
+def test_no_runs(capsys):
+    assert "there is no folder 'outputs/sweeps/mnist_tables' with runs" in one_line(capsys)
+    Path("runs/unfinished").mkdir(parents=True)
+    assert "no run in 'runs' is finished" in one_line(capsys, "runs=runs")
+    Path("runs/broken.json").write_text("{")
+    assert "runs/broken.json cannot be read as JSON" in one_line(capsys, "runs=runs")
+
+
+def test_tables_need_no_torch():
+    import subprocess
+    import sys
+
+    put("runs", a=RECORD)
+    code = "import sys, viscos.cli as c; c.main(['table', 'runs=runs']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("False\n")
+
+
+def test_every_format_is_offered():
+    from viscos.cli.validate import CHOICES
+
+    assert tuple(formats.FORMATS) == CHOICES["format"]
+
+
+README = Path(__file__).parents[1] / "README.md"
+REFERENCE = Path(__file__).parents[1] / "outputs" / "reference" / "mnist_tables"
+
+
+@pytest.mark.skipif(not REFERENCE.parent.is_dir(), reason="the reference records are not beside the tests")
+def test_the_tables_of_the_readme_are_those_of_the_reference_records(capsys):
+    """Both are there or neither: figures cannot stand in the README without the records behind them."""
+    marked = README.read_text(encoding="utf-8").split("<!-- viscos table runs=outputs/reference/mnist_tables -->\n")
+    assert len(marked) in (1, 3) and (len(marked) == 3) == bool(list(REFERENCE.glob("*.json")))
+    if len(marked) == 3:
+        assert marked[1] == printed(capsys, f"runs={REFERENCE}")

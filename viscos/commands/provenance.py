@@ -1,0 +1,50 @@
+"""What a record must say so that somebody else can make it again, and can tell whether two records compare."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import viscos
+from viscos import runs
+from viscos.commands.common import versions
+
+
+def provenance(cfg: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Settings, seed, versions, the code's commit (None where it is not known) and the machine; plain."""
+    return {
+        "seed": cfg["seed"],
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(device),
+        "config": runs.essence(cfg),
+    }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Where a run was computed."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": device.type, "processor": name, "threads": torch.get_num_threads()}
+
+
+def commit() -> str | None:
+    """The commit of the source tree that is running, with `+` if files differ from it; None outside of one."""
+    tree = Path(viscos.__path__[0]).parent
+    if not (tree / ".git").exists():  # an installed package may lie in somebody else's repository
+        return None
+    try:
+        name = _git(tree, "rev-parse", "--short=12", "HEAD")
+        return name + ("+" if _git(tree, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(tree: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "--no-optional-locks", "-C", str(tree), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()

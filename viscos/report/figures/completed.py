@@ -1,0 +1,49 @@
+"""What a run of `viscos impute` left, as figures need it."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.errors import InputError
+
+FILE = "completions.npz"
+
+
+@dataclass(frozen=True)
+class Completed:
+    """N items and K completions of each, pixels in [0, 1]."""
+
+    truth: Tensor
+    """(N, C, H, W), NaN where not even the original is known."""
+    observed: Tensor
+    """(N, C, H, W), bool, true where known to the method."""
+    draws: Tensor
+    """(K, N, C, H, W), independent of each other, NaN where a solve failed."""
+    first: Tensor | None
+    """(N, C, H, W), a draw from the posterior before it was fitted; None for an inference network."""
+
+    @classmethod
+    def read(cls, run: str | Path) -> Completed:
+        """From a run folder; raises `InputError` if it is none of `viscos impute`."""
+        arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws"))
+        # Draws come in antithetic pairs; every second one is independent of the others.
+        return cls(arrays["truth"], arrays["observed"], arrays["draws"][::2], arrays.get("first_iteration_draw"))
+
+
+def load(path: Path, needed: tuple[str, ...]) -> dict[str, Tensor]:
+    """The arrays of a file, `needed` among them; raises `InputError` if it is not there or lacks one."""
+    try:
+        with np.load(path) as file:
+            arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read; give a run folder of `viscos impute`") from error
+    for name in needed:
+        if name not in arrays:
+            raise InputError(f"{path} lacks the array {name!r}; give a run folder of `viscos impute`, made anew")
+    return arrays

@@ -1,0 +1,21 @@
+"""Figure 2: digits, the same with their holes, and completed."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from viscos.report.figures.completed import Completed
+from viscos.report.figures.page import panels, shown, square
+
+
+def digits(done: Completed) -> Figure:
+    """Up to 64 items in three panels; completed is one draw of each."""
+    return panels(
+        [
+            [
+                ("(a) original", square(shown(done.truth))),
+                ("(b) masked", square(shown(done.truth, done.observed))),
+                ("(c) completed", square(shown(done.draws[0]))),
+            ]
+        ]
+    )

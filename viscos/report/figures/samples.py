@@ -1,0 +1,19 @@
+"""Figure 4: several completions of each item, drawn from one posterior."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+
+from viscos.report.figures.completed import Completed
+from viscos.report.figures.page import panels, shown
+from viscos.report.grid import tile
+
+ITEMS, DRAWS = 6, 8
+
+
+def samples(done: Completed) -> Figure:
+    """A row an item: masked, then its draws."""
+    n = min(ITEMS, len(done.truth))
+    columns = [shown(done.truth[:n], done.observed[:n]), *(shown(draw[:n]) for draw in done.draws[:DRAWS])]
+    return panels([[("", tile(torch.stack(columns, 1)))]])

@@ -1,0 +1,128 @@
+"""Records of trainings, read back, and whether they may stand in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from viscos import atomic
+from viscos.errors import InputError
+
+_MAY_DIFFER = ("seed", "missing", "mask", "log_every")
+"""Settings in which the runs of one table differ, or which change no figure."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `metrics.json` of a training on values missing at random holds."""
+
+    name: str
+    """Of the run folder or file."""
+    figures: dict[str, Any]
+
+    @property
+    def rate(self) -> float:
+        """Share of hidden values, 0 to 1, as it was set."""
+        return float(self.figures["config"]["missing"])
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return int(self.figures["seed"])
+
+    def value(self, *keys: str) -> float | None:
+        """The figure under nested keys; None where the record lacks it."""
+        node: Any = self.figures
+        for key in keys:
+            node = node.get(key) if isinstance(node, dict) else None
+        return None if node is None else float(node)
+
+
+def read(folders: Iterable[str | Path]) -> list[Record]:
+    """The records in folders of runs, in run folders or in folders of saved records, by rate and seed.
+
+    Raises `InputError` if there are none, if one is of another kind, or if they may not stand in one table.
+    """
+    records = [_record(path) for folder in folders for path in _files(Path(folder).expanduser())]
+    _check(records)
+    return sorted(records, key=lambda record: (record.rate, record.seed))
+
+
+def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
+    """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
+    named = [(f"missing_{record.rate:g}-seed_{record.seed}.json", record) for record in records]
+    return [atomic.write_json(Path(folder, name), record.figures) for name, record in named]
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {str(folder)!r} with runs; give runs=<folder of a sweep>")
+    found = sorted({*folder.glob("metrics.json"), *folder.glob("*/metrics.json"), *folder.glob("*.json")})
+    if not found:
+        raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json")
+    return found
+
+
+def _record(path: Path) -> Record:
+    name = path.parent.name if path.name == "metrics.json" else path.stem
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON") from error
+    if not isinstance(figures, dict) or figures.get("command") != "train" or "config" not in figures:
+        raise InputError(f"{path} is no record of `viscos train` with its settings; move it out of the folder")
+    if not figures["config"]["mask"]["_target_"].endswith(".RandomMask"):
+        raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
+    return Record(name, figures)
+
+
+def _check(records: list[Record]) -> None:
+    """Refuses what does not compare."""
+    _agree(records, "the data", lambda record: record.figures["dataset"])
+    _agree(records, "the number of test items", lambda record: record.figures["items"])
+    _agree(records, "the extractor behind FID", lambda record: _fid(record, "extractor_sha256"))
+    _agree(records, "the number of images behind FID", lambda record: _fid(record, "reference_items"))
+    for key in sorted({key for record in records for key in _settings(record)}):
+        _agree(records, key, lambda record, key=key: _settings(record).get(key))  # type: ignore[misc]
+    for rate, seed in sorted({(record.rate, record.seed) for record in records}):
+        same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
+        _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.figures["mask_hash"])
+        if len(same) > 1:
+            raise InputError(f"{_names(same)} are all missing={rate:g} seed={seed}; leave one of them in the folder")
+
+
+def _agree(records: list[Record], what: str, of: Callable[[Record], Any]) -> None:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if (value := of(record)) is not None:
+            found.setdefault(str(value), []).append(record)
+    if len(found) > 1:
+        sides = "; ".join(f"{value} in {_names(those)}" for value, those in found.items())
+        raise InputError(
+            f"these runs disagree about {what}: {sides}; give those that belong in one table, runs=[<folder>,<folder>]"
+        )
+
+
+def _names(records: list[Record]) -> str:
+    return ", ".join(record.name for record in records)
+
+
+def _fid(record: Record, key: str) -> Any:
+    """What every FID of a record says under `key`; None where none was measured."""
+    each = [entry for entry in record.figures.get("fid", {}).values() if isinstance(entry, dict)]
+    return next((entry[key] for entry in each if key in entry), None)
+
+
+def _settings(record: Record) -> dict[str, str]:
+    """The settings that runs of one table share, under dotted keys; as text, so that null is a value too."""
+    return _flat({key: value for key, value in record.figures["config"].items() if key not in _MAY_DIFFER})
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in node.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: json.dumps(value)}
+    return flat
