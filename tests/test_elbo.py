@@ -181,7 +181,7 @@ def gradient_problem(name):
     hidden = masks(shape)["one kind an item"]
     batch = incomplete(normal(3, *shape, seed=5), ~hidden)
     if name == "amortised":
-        posterior = Amortised(shape, channels=(3, 4), gaussian=False).double()
+        posterior = Amortised(shape, channels=(3, 4), gaussian=False, held_out=0.0).double()
     else:
         posterior = {"image": Diagonal, "vector": Full}.get(name, lambda like: Householder(like, 2))(batch.filled())
     with torch.no_grad():
@@ -335,7 +335,7 @@ def test_a_failed_item_harms_no_inference_network():
     observed = torch.ones(4, 4, dtype=torch.bool)
     observed[1:3, 1:] = False
     batch, noise, rows = incomplete(y, observed), normal(1, 3, 1, 4, 4, seed=2), torch.tensor([0, 2])
-    network = Amortised((1, 4, 4), channels=(3, 4), gaussian=False).double()
+    network = Amortised((1, 4, 4), channels=(3, 4), gaussian=False, held_out=0.0).double()
     for k, p in enumerate(network.parameters()):
         p.data.add_(0.1 * normal(*p.shape, seed=k))
     parameters = [p for p in (*network.parameters(), *flow.parameters()) if p.requires_grad]

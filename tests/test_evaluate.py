@@ -114,7 +114,8 @@ def test_what_the_record_says(measured):
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
     assert record["missing"] == pytest.approx(float((~OBSERVED).float().mean()))
-    assert record["rmse"].keys() == {"mean", "draw", "mean_imputation", "gaussian_mean", "gaussian_draw"}
+    kinds = {"mean", "draw", "prediction", "mean_imputation", "gaussian_mean", "gaussian_draw"}
+    assert record["rmse"].keys() == kinds
     for row in record["rmse"].values():
         assert row["items"] == N and row["entries"] == int((~OBSERVED).sum()) and row["failed_items_left_out"] == 0
     solver = record["solver"]

@@ -220,11 +220,11 @@ def test_held_out_entries_teach_a_network_what_depends_on_what():
         optimizer.zero_grad()
         holdout_loss(network, batch, generator(4, step)).backward()
         optimizer.step()
-    error = (network.predict(batch)[0] - values)[batch.hidden].detach().square().mean().sqrt()
+    error = (network.predict(batch) - values)[batch.hidden].detach().square().mean().sqrt()
     assert float(error) < 0.3  # the noise is 0.1, and predicting zero gives 1
 
 
-def test_taught_by_held_out_entries_the_completion_is_out_of_the_bounds_reach():
+def test_taught_by_held_out_entries_the_features_are_out_of_the_bounds_reach():
     flow, batch = residual_flow("image"), image_batch()
     network = Amortised((1, 4, 4), width=4).double()
     with torch.no_grad():
@@ -233,8 +233,8 @@ def test_taught_by_held_out_entries_the_completion_is_out_of_the_bounds_reach():
     q = network(batch, flow)
     (q.sample(normal(2, 3, 1, 4, 4)).square().sum() - q.log_scale_sum().sum()).backward()
     moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    assert moved == {"spread.weight", "spread.bias"}
+    assert moved == {f"heads.{head}.{part}" for head in ("center", "log_scale") for part in ("weight", "bias")}
     assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
     network.zero_grad(set_to_none=True)
     holdout_loss(network, batch, generator(1)).backward()
-    assert network.spread.weight.grad is None and float(network.correction.weight.grad.abs().sum()) > 0
+    assert network.heads.center.weight.grad is None and float(network.heads.prediction.weight.grad.abs().sum()) > 0

@@ -75,6 +75,7 @@ MARKDOWN = """\
 | MCFlow (paper) | 0.985 | 0.979 | 0.963 | 0.905 | 0.705 |
 | viscos, posterior mean | — | — | — | — | — |
 | viscos, one draw | — | — | — | — | 0.7000 |
+| viscos, its network\'s own prediction | — | — | — | — | — |
 | Gaussian conditional, mean | — | — | — | — | — |
 | Gaussian conditional, one draw | — | — | — | — | — |
 | mean imputation | — | — | — | — | — |
@@ -90,6 +91,7 @@ MARKDOWN = """\
 | VISCOS (paper) | 0.2692 | 0.4398 | 0.7823 | 1.5491 | 7.315 |
 | viscos, posterior mean | — | — | — | — | — |
 | viscos, one draw | — | — | — | — | 1.250 |
+| viscos, its network\'s own prediction | — | — | — | — | — |
 | Gaussian conditional, mean | — | — | — | — | — |
 | Gaussian conditional, one draw | — | — | — | — | — |
 | mean imputation | — | — | — | — | — |
@@ -108,6 +110,7 @@ the least that can be expected here.
 | VISCOS (paper) | 0.1127 | 0.1221 | 0.1340 | 0.1470 | 0.1924 |
 | viscos, posterior mean | 0.1000 ± 0.0000 | — | — | — | 0.1900 |
 | viscos, one draw | 0.1400 ± 0.0000 | — | — | — | 0.1400 |
+| viscos, its network\'s own prediction | — | — | — | — | — |
 | Gaussian conditional, mean | 0.1100 ± 0.0000 | — | — | — | 0.1100 |
 | Gaussian conditional, one draw | — | — | — | — | — |
 | mean imputation | — | — | — | — | — |

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos.batch import Incomplete, incomplete
+from viscos.classifier import Classifier
 from viscos.data.datasets import Images
 from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
@@ -19,6 +20,7 @@ from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.judge import Judge
 from viscos.metrics.tally import Tally
 from viscos.model import Model
+from viscos.posteriors import Amortised
 from viscos.rng import generator, item_noise
 from viscos.train import dequantise
 
@@ -111,6 +113,7 @@ class _Completion:
             progress(int(rows[-1]) + 1, figures)
         return first
 
+    @torch.no_grad()
     def _measure(self, batch: Incomplete, done: Completions) -> None:
         rows, hidden, ok = batch.index.cpu(), batch.hidden.cpu(), done.ok.cpu()
         self.tally.update("mean", done.mean().cpu(), hidden, rows, ok.any(0))
@@ -119,16 +122,29 @@ class _Completion:
             for kind, completed in _baselines(self.baseline, batch.to("cpu"), self.protocol.seed).items():
                 self.tally.update(kind, completed, hidden, rows)
         self.tally.update_truth(rows)
+        prediction = None
+        if isinstance(self.model.posterior, Amortised):
+            prediction = self.model.posterior.predict(batch)
+            self.tally.update("prediction", prediction.cpu(), hidden, rows)
         if self.model.classifier is not None and self.test.labels is not None:
-            known = batch.observed.expand_as(done.draws)
-            seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), known)
-            scores = self.model.classifier(*(part.flatten(0, 1) for part in seen)).softmax(1)
-            weight = done.ok.to(scores.dtype).unsqueeze(-1)
-            scores = (scores.view(*ok.shape, -1) * weight).sum(0)
-            self.accuracy.update(scores.cpu(), self.test.labels[rows], ok.any(0))
+            self._classify(self.model.classifier, batch, done, prediction)
         s = done.solution
         columns = (s.evaluations, s.residual.nan_to_num(math.inf, math.inf), s.fallback, ~s.converged)
         self.solver.append(torch.stack([c.double().cpu() for c in columns], 1))
+
+    def _classify(
+        self, classifier: Classifier, batch: Incomplete, done: Completions, prediction: Tensor | None
+    ) -> None:
+        """By what the classifier was trained on: the network's own completion, or all draws."""
+        assert self.test.labels is not None
+        labels = self.test.labels[batch.index.cpu()]
+        if prediction is not None and self.model.classifies_predictions:
+            self.accuracy.update(classifier(prediction, prediction, batch.observed).cpu(), labels)
+            return
+        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), batch.observed.expand_as(done.draws))
+        scores = classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(*done.ok.shape, -1)
+        weight = done.ok.to(scores.dtype).unsqueeze(-1)
+        self.accuracy.update((scores * weight).sum(0).cpu(), labels, done.ok.any(0).cpu())
 
     def record(self) -> dict[str, Any]:
         """The figures and how they were computed; plain."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.build import build
-from viscos.classifier import Classifier, make_classifier
+from viscos.classifier import Classifier, CompletionClassifier, make_classifier
 from viscos.errors import InputError
 from viscos.flows import Affine, Composed, Whitening
 from viscos.gaussian import Gaussian
@@ -43,6 +43,13 @@ class Model(nn.Module):
         rows = slice(0, len(noise))
         complete = gaussian.conditional_sample(values[rows], observed[rows], noise.to(values.device))
         self.flow.initialize(complete.to(values.dtype))
+
+    @property
+    def classifies_predictions(self) -> bool:
+        """Whether the classifier sees the inference network's own completions, and is trained beside it."""
+        posterior, classifier = self.posterior, self.classifier
+        taught = isinstance(posterior, Amortised) and posterior.held_out > 0
+        return taught and isinstance(classifier, CompletionClassifier)
 
     def parts(self) -> dict[str, Any]:
         """The parameters and buffers of each part, as plain containers."""

@@ -26,10 +26,11 @@ class Amortised(Posterior):
     By default it is a U-Net of `width` instead.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
-    fitted to observed entries. And the network corrects that filling: its first output is a completion ŷ, and the mean
+    fitted to observed entries. And the network moves that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
-    With `held_out` above zero ŷ learns from that share of the observed entries (see `viscos.posteriors.holdout`), and
-    the scales of q from the bound, each without a gradient to the other; at zero all learns from the bound.
+    With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
+    `viscos.posteriors.holdout`); ŷ and the scales of q are then read off its features, which the bound leaves alone. At
+    zero all learns from the bound.
     """
 
     median: Tensor
@@ -54,8 +55,10 @@ class Amortised(Posterior):
         self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
         self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
-        self.correction, self.spread = (nn.Conv2d(self.network.width, c, 3, padding=1) for _ in range(2))
-        for p in (*self.correction.parameters(), *self.spread.parameters()):
+        self.heads = nn.ModuleDict()
+        for name in ("center", "log_scale", *(["prediction"] if held_out else [])):
+            self.heads[name] = nn.Conv2d(self.network.width, c, 3, padding=1)
+        for p in self.heads.parameters():
             nn.init.zeros_(p)
         d = self.shape.numel() if gaussian else 0
         self.register_buffer("median", torch.zeros(()))
@@ -81,18 +84,26 @@ class Amortised(Posterior):
         guess = regression(self.covariance, self.precision, batch.observed.flatten(1), known.flatten(1))
         return batch.filled(guess.view_as(known) + self.center)
 
-    def predict(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
-        """The completion ŷ (B, …), observed entries as they are, and the log-scales of q (B, …)."""
+    def predict(self, batch: Incomplete) -> Tensor:
+        """The network's own completion (B, …), observed entries as they are: a point estimate, without the flow."""
+        filled, features = self._features(batch)
+        return self._moved(batch, filled, features, "prediction" if self.held_out else "center")
+
+    def _features(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
         filled = self._fill(batch)
         z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
-        features = self.network(F.pixel_unshuffle(z, self.factor))
-        correction = F.pixel_shuffle(self.correction(features), self.factor)
-        log_scale = F.pixel_shuffle(self.spread(features.detach() if self.held_out else features), self.factor)
-        return torch.where(batch.observed, filled, filled + correction), log_scale
+        return filled, self.network(F.pixel_unshuffle(z, self.factor))
+
+    def _output(self, features: Tensor, head: str) -> Tensor:
+        return F.pixel_shuffle(self.heads[head](features), self.factor)
+
+    def _moved(self, batch: Incomplete, filled: Tensor, features: Tensor, head: str) -> Tensor:
+        return torch.where(batch.observed, filled, filled + self._output(features, head))
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
-        guess, log_scale = self.predict(batch)
-        guess = guess.detach() if self.held_out else guess
+        filled, features = self._features(batch)
+        features = features.detach() if self.held_out else features
+        guess, log_scale = self._moved(batch, filled, features, "center"), self._output(features, "log_scale")
         mean = flow.to_latent(guess)
         sane = torch.isfinite(mean).flatten(1).all(1)
         if not bool(sane.all()):  # else 0 · NaN would stand in the gradient of shared parameters

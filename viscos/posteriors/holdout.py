@@ -1,7 +1,7 @@
 """Held-out entries teach an inference network to complete, from observed entries alone.
 
-Some of what is observed is hidden from the network, which predicts it from the rest. The bound's gradient, as long as
-the flow is hardly more than the Gaussian that it begins with, would pull ŷ to that Gaussian's conditional mean;
+Some of what is observed is hidden from the network, which predicts it from the rest. The bound alone, as long as the
+flow is hardly more than the Gaussian that it begins with, teaches little more than that Gaussian's conditional mean;
 held-out entries know better, and need no solve.
 """
 
@@ -21,10 +21,13 @@ def hold_out(batch: Incomplete, share: float, generator: torch.Generator) -> Inc
     return Incomplete(batch.values.masked_fill(~observed, float("nan")), observed, batch.index, batch.label)
 
 
-def holdout_errors(network: Amortised, batch: Incomplete, sparser: Incomplete) -> Tensor:
-    """The sum of squared errors (a number) at the entries that `batch` observes and `sparser`, made of it, hides."""
-    held = batch.observed & sparser.hidden
-    return (network.predict(sparser)[0][held] - batch.values[held]).square().sum()
+def holdout_errors(network: Amortised, batch: Incomplete, sparser: Incomplete) -> tuple[Tensor, Tensor]:
+    """The sum of squared errors (a number) at the entries that `batch` observes and `sparser`, made of it, hides.
+
+    And the predicted completion of `sparser` (B, …), without a gradient.
+    """
+    held, completed = batch.observed & sparser.hidden, network.predict(sparser)
+    return (completed[held] - batch.values[held]).square().sum(), completed.detach()
 
 
 def holdout_loss(network: Amortised, batch: Incomplete, generator: torch.Generator) -> Tensor:
@@ -37,5 +40,5 @@ def holdout_loss(network: Amortised, batch: Incomplete, generator: torch.Generat
     count = (batch.observed & sparser.hidden).sum()
     if not bool(count):
         return next(network.parameters()).sum() * 0
-    error = holdout_errors(network, batch, sparser) / count
+    error = holdout_errors(network, batch, sparser)[0] / count
     return 0.5 * batch.hidden.sum() / len(batch) * error.clamp_min(1e-12).log()

@@ -9,6 +9,7 @@ from viscos.metrics.tally import TRUTH
 KINDS = (
     ("mean", "posterior mean"),
     ("draw", "one draw"),
+    ("prediction", "network's own prediction"),
     ("first_iteration_draw", "one draw before fitting"),
     ("mean_imputation", "mean imputation"),
     ("gaussian_mean", "Gaussian conditional mean"),

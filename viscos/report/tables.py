@@ -18,6 +18,7 @@ Figure = tuple[str, str | None]
 _KINDS = (
     ("mean", "viscos, posterior mean"),
     ("draw", "viscos, one draw"),
+    ("prediction", "viscos, its network's own prediction"),
     ("gaussian_mean", "Gaussian conditional, mean"),
     ("gaussian_draw", "Gaussian conditional, one draw"),
     ("mean_imputation", "mean imputation"),

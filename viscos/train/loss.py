@@ -45,6 +45,8 @@ class HeldOut:
     """The same without the held-out entries."""
     scale: float
     """½ |H| of the whole step, in entries an item: of its logarithm of the mean square."""
+    weight: float
+    """Of each item in the classifier's loss."""
     errors: float | None
     """The sum of squares over the whole step; None where this part is the whole."""
 
@@ -63,10 +65,7 @@ class Loss(nn.Module):
     def forward(self, part: Part | HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
         """The weighted sum, and its figures, to be read after the backward pass, which solves too."""
         if isinstance(part, HeldOut):
-            assert isinstance(self.model.posterior, Amortised)
-            squares = holdout_errors(self.model.posterior, part.batch, part.sparser)
-            errors = float(squares.detach())
-            return part.scale * squares / max(part.errors or errors, 1e-30), lambda: {"errors": errors}
+            return self._held_out(part)
         if self.model.posterior is None:
             x, y, terms, ok, solver = self._likelihood(part)
         else:
@@ -74,7 +73,7 @@ class Loss(nn.Module):
         loss = -terms.sum()
         solved = int(ok.sum())
         figures: Figures = {"items": len(ok) if part.weight else 0, "solved": solved if part.weight else 0}
-        if self.model.classifier is not None and part.batch.label is not None:
+        if self.model.classifier is not None and not self.model.classifies_predictions and part.batch.label is not None:
             figures |= {"cross_entropy": math.nan, "accuracy": math.nan}
             if solved > 1:
                 label = part.batch.label[ok]
@@ -84,6 +83,21 @@ class Loss(nn.Module):
                 figures["cross_entropy"] = float(cross_entropy.detach())
                 figures["accuracy"] = float((scores.argmax(1) == label).double().mean())
         return part.weight * loss, lambda: figures | solver()
+
+    def _held_out(self, part: HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
+        assert isinstance(self.model.posterior, Amortised)
+        squares, completed = holdout_errors(self.model.posterior, part.batch, part.sparser)
+        errors, label = float(squares.detach()), part.batch.label
+        loss = part.scale * squares / max(part.errors or errors, 1e-30)
+        figures = {"errors": errors}
+        classifier = self.model.classifier if self.model.classifies_predictions else None
+        if classifier is not None and label is not None and len(label) > 1:  # batch normalisation needs two
+            scores = classifier(completed, completed, part.sparser.observed)
+            cross_entropy = F.cross_entropy(scores, label, reduction="sum")
+            loss = loss + part.weight * cross_entropy
+            figures["cross_entropy"] = float(cross_entropy.detach())
+            figures["hits"] = float((scores.argmax(1) == label).sum())
+        return loss, lambda: figures
 
     def _likelihood(self, part: Part) -> _Terms:
         flow = self.model.flow

@@ -18,7 +18,8 @@ class Plan:
     """Items in one step, over all devices and micro-batches together."""
     learning_rate: float
     schedule: str = "cosine"
-    """`cosine`: down to zero; `halve`: half the rate each epoch, as in the paper."""
+    """`cosine`: down to zero, once over the steps of `pretrain` and once over the rest; `halve`: half the rate each
+    epoch, as in the paper."""
     max_steps: int | None = None
     warmup: int | None = None
     """Steps over which the rate rises linearly; None: 50 for `cosine`, none for `halve`."""
@@ -50,7 +51,9 @@ class Plan:
         """The learning rate of a step: a function of its number, so that resuming needs no state."""
         usual = 0 if self.schedule == "halve" else _WARMUP
         warmup = usual if self.warmup is None else self.warmup
-        rate = self.learning_rate * min(1.0, (step + 1) / max(1, warmup))
+        total, rest = self.total(items), step - self.pretrain
+        into, length = (step, min(self.pretrain, total)) if rest < 0 else (rest, total - self.pretrain)
+        rate = self.learning_rate * min(1.0, (into + 1) / max(1, warmup))
         if self.schedule == "halve":
             return rate * 0.5 ** (step // self.steps_per_epoch(items))
-        return rate * 0.5 * (1 + math.cos(math.pi * step / self.total(items)))
+        return rate * 0.5 * (1 + math.cos(math.pi * into / length))

@@ -115,7 +115,7 @@ class Trainer:
         if self.step >= self.plan.pretrain or not self._holds_out:
             figures = self._gradient(batch)
         if self._holds_out:
-            figures["holdout"] = self._holdout_gradient(batch)
+            figures |= self._holdout_gradient(batch)
         norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False)
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
@@ -161,25 +161,36 @@ class Trainer:
     def _holds_out(self) -> bool:
         return isinstance(self.model.posterior, Amortised) and self.model.posterior.held_out > 0
 
-    def _holdout_gradient(self, batch: Incomplete) -> float:
-        """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch; returns that."""
+    def _holdout_gradient(self, batch: Incomplete) -> Figures:
+        """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
+
+        Returns that, and the figures of a classifier that sees what is predicted, over this process's items.
+        """
         network = self.model.posterior
         assert isinstance(network, Amortised)
         sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step))
         count = int((batch.observed & sparser.hidden).sum())
         if not count:
-            return 0.0
+            return {"holdout": 0.0}
         scale = 0.5 * int(batch.hidden.sum()) / len(batch)
         shares = self._shares(len(batch))
         total = None
         if len(batch) > shares[0].stop - shares[0].start:  # a logarithm of a sum: its parts need to know the whole
             with torch.no_grad():
-                mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))) for r in shares)
+                mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))[0]) for r in shares)
             total = sum(row[0] for row in self.devices.gather_rows([mine if self._has_share(len(batch)) else 0.0]))
-        weight = scale * self.devices.world_size if self._has_share(len(batch)) else 0.0
-        records = self._backward([HeldOut(batch.select(r), sparser.select(r), weight, total) for r in shares])
+        weight = self.devices.world_size if self._has_share(len(batch)) else 0.0
+        item = weight / len(batch)
+        records = self._backward(
+            [HeldOut(batch.select(r), sparser.select(r), weight * scale, item, total) for r in shares]
+        )
         errors = sum(record["errors"] for record in records) if total is None else total
-        return scale * math.log(max(errors / count, 1e-12))
+        figures = {"holdout": scale * math.log(max(errors / count, 1e-12))}
+        if all("hits" in record for record in records):
+            items = sum(r.stop - r.start for r in shares)
+            figures["cross_entropy"] = sum(record["cross_entropy"] for record in records) / items
+            figures["accuracy"] = sum(record["hits"] for record in records) / items
+        return figures
 
     def _has_share(self, size: int) -> bool:
         """Whether a batch of `size` has an item for this process."""
