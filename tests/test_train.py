@@ -288,6 +288,15 @@ def test_the_cosine_schedule():
     assert rates[50] == pytest.approx(0.2) and 0 < rates[-1] < 2e-4 and max(rates) <= 0.4
 
 
+def test_the_first_phase_has_a_cosine_of_its_own():
+    whole, first = (Plan(epochs=10, batch_size=10, learning_rate=0.4, warmup=5, pretrain=k) for k in (0, 40))
+    rates = [first.rate(step, 95) for step in range(first.total(95))]
+    rest = dataclasses.replace(whole, epochs=6)
+    assert rates[40:] == [rest.rate(step, 95) for step in range(60)]
+    assert rates[:40] == [dataclasses.replace(whole, epochs=4).rate(step, 95) for step in range(40)]
+    assert dataclasses.replace(first, max_steps=20).rate(19, 95) < 0.01  # a run that ends before it does
+
+
 def test_the_halving_schedule():
     plan = Plan(epochs=3, batch_size=10, learning_rate=0.4, schedule="halve")
     rates = [plan.rate(step, 25) for step in range(plan.total(25))]

@@ -10,14 +10,13 @@ import torch
 from viscos import atomic
 from viscos.bench import product_row, solver_row, step_row
 from viscos.build import build
-from viscos.commands.common import load_images, make_masks, use_machine, versions
+from viscos.commands.common import load_images, make_masks, make_objective, use_machine, versions
 from viscos.commands.progress import bar
 from viscos.commands.provenance import machine
 from viscos.conditional import SOLVERS
 from viscos.data.datasets import Images
 from viscos.data.incomplete import IncompleteImages
 from viscos.gaussian import Gaussian
-from viscos.inference import Objective
 from viscos.model import Model
 from viscos.posteriors import Amortised
 from viscos.trained import load
@@ -81,7 +80,8 @@ def _step(cfg: dict[str, Any], model: Model, train: Images) -> dict[str, Any]:
     if model.posterior is None:
         posterior = Amortised(train.shape, gaussian=False)
         model = Model(model.flow, posterior.to(next(model.parameters()).device), None)
-    return {"missing": rate, **step_row(model, data, Objective(), cfg["batch_size"], cfg["repeats"])}
+    objective = make_objective({"solver": {"_target_": "viscos.roots.anderson"}})
+    return {"missing": rate, **step_row(model, data, objective, cfg["batch_size"], cfg["repeats"])}
 
 
 def table(record: dict[str, Any]) -> str:
