@@ -3,7 +3,8 @@
 set -euo pipefail
 
 viscos train
-viscos train dataset=mnist missing=0.9 epochs=1 test_items=1000
-viscos bench checkpoint="$(ls -d outputs/train/*/ | tail -1)" repeats=7
+viscos train --multirun experiment=mnist_tables max_steps=2500 pretrain=2 learning_rate=0.003 threads=1
+viscos table save=outputs/reference/mnist_tables
+viscos bench checkpoint="$(ls -d outputs/sweeps/mnist_tables/*missing_0.9*/ | tail -1)" repeats=7
 python "$(dirname "$0")/train_extractor.py" outputs/mnist_extractor.pt
 viscos train experiment=debug dataset=mnist test_items=1000

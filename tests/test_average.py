@@ -160,7 +160,7 @@ def gradients(trainer):
     batch = trainer._seen(batch)
     figures = trainer._gradient(batch)
     if trainer._holds_out:
-        figures["holdout"] = trainer._holdout_gradient(batch)
+        figures |= trainer._holdout_gradient(batch)
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]), figures
 
 

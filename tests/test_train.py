@@ -253,6 +253,19 @@ def test_at_first_the_inference_network_alone_learns():
     assert any(name.startswith("flow") and name.endswith("weight") for name in differing(before, state(trainer)))
 
 
+def test_a_classifier_of_predictions_learns_from_the_first_step():
+    cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}, "classifier": "completions"}
+    trainer = fresh(*pictures(), plan=dataclasses.replace(PLAN, pretrain=2), cfg=cfg)
+    assert trainer.model.classifies_predictions
+    before = state(trainer)
+    first, _ = run(trainer, 2)
+    assert 0 <= first.loss["accuracy"] <= 1 and first.loss["cross_entropy"] > 0
+    moved = {name.partition(".")[0] for name in differing(before, state(trainer)) if not name.endswith(".u")}
+    assert moved == {"posterior", "classifier"}
+    (third,) = run(trainer, 1)
+    assert third.solver["failed"] == 0 and "accuracy" in third.loss
+
+
 def test_a_run_that_solves_nothing_any_more_is_given_up():
     objective = Objective(Failing(float("nan"), everything=True), CLADE())
     trainer = fresh(*pictures(), objective=objective, plan=Plan(40, 8, 1e-2))
