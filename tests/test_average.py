@@ -159,7 +159,7 @@ def gradients(trainer):
     batch = next(trainer._remaining())
     batch = trainer._seen(batch)
     figures = trainer._gradient(batch)
-    if trainer._holds_out:
+    if trainer.model.holds_out:
         figures |= trainer._holdout_gradient(batch)
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]), figures
 

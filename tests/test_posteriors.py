@@ -16,7 +16,7 @@ from viscos.posteriors import (
     Householder,
     HouseholderGaussian,
 )
-from viscos.posteriors.holdout import hold_out, holdout_loss
+from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.rng import generator
 
 SHAPE = (2, 3)
@@ -195,17 +195,16 @@ def test_holding_out_hides_a_share_of_what_is_observed():
     assert torch.equal(sparser.label, batch.label) and torch.equal(sparser.index, batch.index)
 
 
-def test_the_holdout_loss_is_the_log_of_the_error_at_held_out_entries():
+def test_the_errors_are_those_at_held_out_entries():
     batch = incomplete(normal(6, 1, 4, 4), torch.rand(6, 1, 4, 4, generator=generator(1)) < 0.7)
-    network = Amortised((1, 4, 4), width=4, gaussian=False, held_out=0.3).double()
+    network = Amortised((1, 4, 4), width=4, gaussian=False).double()
     network.prepare(0.5, None)  # untrained, it predicts the median everywhere
-    held = batch.observed & hold_out(batch, 0.3, generator(2)).hidden
-    wanted = 0.5 * batch.hidden.sum() / 6 * (batch.values[held] - 0.5).square().mean().log()
-    assert torch.allclose(holdout_loss(network, batch, generator(2)), wanted)
-    network.held_out = 0.0
-    loss = holdout_loss(network, batch, generator(2))
-    assert loss == 0  # nothing was held out
-    loss.backward()
+    sparser = hold_out(batch, 0.3, generator(2))
+    held = batch.observed & sparser.hidden
+    errors, completed = holdout_errors(network, batch, sparser)
+    assert torch.allclose(errors, (batch.values[held] - 0.5).square().sum())
+    assert torch.equal(completed, sparser.filled(0.5)) and not completed.requires_grad
+    assert holdout_errors(network, batch, batch)[0] == 0  # nothing was held out
 
 
 def test_held_out_entries_teach_a_network_what_depends_on_what():
@@ -218,7 +217,7 @@ def test_held_out_entries_teach_a_network_what_depends_on_what():
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     for step in range(150):
         optimizer.zero_grad()
-        holdout_loss(network, batch, generator(4, step)).backward()
+        holdout_errors(network, batch, hold_out(batch, 0.2, generator(4, step)))[0].log().backward()
         optimizer.step()
     error = (network.predict(batch) - values)[batch.hidden].detach().square().mean().sqrt()
     assert float(error) < 0.3  # the noise is 0.1, and predicting zero gives 1
@@ -236,5 +235,5 @@ def test_taught_by_held_out_entries_the_features_are_out_of_the_bounds_reach():
     assert moved == {f"heads.{head}.{part}" for head in ("center", "log_scale") for part in ("weight", "bias")}
     assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
     network.zero_grad(set_to_none=True)
-    holdout_loss(network, batch, generator(1)).backward()
+    holdout_errors(network, batch, hold_out(batch, 0.2, generator(1)))[0].backward()
     assert network.heads.center.weight.grad is None and float(network.heads.prediction.weight.grad.abs().sum()) > 0

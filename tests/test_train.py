@@ -18,6 +18,7 @@ from viscos.gaussian import Gaussian
 from viscos.inference import Objective
 from viscos.logdet import CLADE
 from viscos.model import build_model
+from viscos.posteriors.holdout import hold_out
 from viscos.rng import generator
 from viscos.roots import anderson
 from viscos.solution import Solution, Status
@@ -251,6 +252,31 @@ def test_at_first_the_inference_network_alone_learns():
     (third,) = run(trainer, 1)
     assert "holdout" in third.loss and third.solver["failed"] == 0
     assert any(name.startswith("flow") and name.endswith("weight") for name in differing(before, state(trainer)))
+
+
+def test_the_holdout_loss_is_half_the_hidden_entries_times_the_log_of_the_error():
+    cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}}
+    trainer = fresh(*pictures(), plan=Plan(1, 20, 1e-2, noise=0.0, pretrain=1), cfg=cfg)
+    batch, network = trainer.data.batch(epoch_order(20, 0, 0)), trainer.model.posterior
+    sparser = hold_out(batch, 0.3, generator(0, "holdout", 0))
+    held = batch.observed & sparser.hidden
+    with torch.no_grad():
+        error = (network.predict(sparser) - batch.values)[held].double().square().mean()
+    (report,) = run(trainer)
+    wanted = 0.5 * float(batch.hidden.sum()) / 20 * math.log(float(error))
+    assert report.loss["holdout"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("incomplete", [True, False])
+def test_without_held_out_entries_there_is_no_first_phase(incomplete):
+    """Else the rate would fall to zero there and start again, and the flow would rest for nothing."""
+    values, observed, _ = pictures()
+    observed = observed if incomplete else torch.ones_like(observed)
+    trainer, usual = (
+        fresh(values, observed, plan=dataclasses.replace(PLAN, pretrain=k), incomplete=incomplete) for k in (2, 0)
+    )
+    assert [report.loss for report in run(trainer)] == [report.loss for report in run(usual)]
+    assert differing(state(trainer), state(usual)) == []
 
 
 def test_a_classifier_of_predictions_learns_from_the_first_step():

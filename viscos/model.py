@@ -45,11 +45,14 @@ class Model(nn.Module):
         self.flow.initialize(complete.to(values.dtype))
 
     @property
+    def holds_out(self) -> bool:
+        """Whether held-out entries teach the inference network."""
+        return isinstance(self.posterior, Amortised) and self.posterior.held_out > 0
+
+    @property
     def classifies_predictions(self) -> bool:
         """Whether the classifier sees the inference network's own completions, and is trained beside it."""
-        posterior, classifier = self.posterior, self.classifier
-        taught = isinstance(posterior, Amortised) and posterior.held_out > 0
-        return taught and isinstance(classifier, CompletionClassifier)
+        return self.holds_out and isinstance(self.classifier, CompletionClassifier)
 
     def parts(self) -> dict[str, Any]:
         """The parameters and buffers of each part, as plain containers."""

@@ -29,8 +29,8 @@ class Amortised(Posterior):
     fitted to observed entries. And the network moves that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
-    `viscos.posteriors.holdout`); ŷ and the scales of q are then read off its features, which the bound leaves alone. At
-    zero all learns from the bound.
+    `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
+    features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction.
     """
 
     median: Tensor

@@ -28,17 +28,3 @@ def holdout_errors(network: Amortised, batch: Incomplete, sparser: Incomplete) -
     """
     held, completed = batch.observed & sparser.hidden, network.predict(sparser)
     return (completed[held] - batch.values[held]).square().sum(), completed.detach()
-
-
-def holdout_loss(network: Amortised, batch: Incomplete, generator: torch.Generator) -> Tensor:
-    """½ |H| log MSE, in nats an item (a number), with the mean square over the held-out entries of the batch.
-
-    It is what a Gaussian of the best common variance pays for the hidden entries, up to a constant. Zero where nothing
-    was held out.
-    """
-    sparser = hold_out(batch, network.held_out, generator)
-    count = (batch.observed & sparser.hidden).sum()
-    if not bool(count):
-        return next(network.parameters()).sum() * 0
-    error = holdout_errors(network, batch, sparser)[0] / count
-    return 0.5 * batch.hidden.sum() / len(batch) * error.clamp_min(1e-12).log()

@@ -29,7 +29,7 @@ class Plan:
     """Standard deviation of the noise on training values, or `uniform` for dequantisation of `levels` grey levels."""
     levels: int = 256
     pretrain: int = 0
-    """Steps at the beginning in which the inference network alone learns, from held-out entries."""
+    """Steps at the beginning in which the inference network alone learns, if held-out entries teach it."""
     augment: Sequence[str] = ()
     """How images are moved about, of `viscos.data.augment.KINDS`."""
     accumulate: int = 1

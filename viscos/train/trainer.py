@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,7 +54,8 @@ class Trainer:
     def __init__(
         self, model: Model, data: IncompleteImages, objective: Objective, plan: Plan, devices: Devices | None = None
     ) -> None:
-        self.model, self.data, self.objective, self.plan = model, data, objective, plan
+        self.model, self.data, self.objective = model, data, objective
+        self.plan = plan if model.holds_out else replace(plan, pretrain=0)  # there is nothing to teach beforehand
         self.devices = devices or OneDevice(next(model.parameters()).device)
         self.optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate, betas=(0.9, 0.99))
         self.average = Average(model, plan.ema) if plan.ema else None
@@ -112,9 +113,9 @@ class Trainer:
         # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
         torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
         figures: Figures = {}
-        if self.step >= self.plan.pretrain or not self._holds_out:
+        if self.step >= self.plan.pretrain:
             figures = self._gradient(batch)
-        if self._holds_out:
+        if self.model.holds_out:
             figures |= self._holdout_gradient(batch)
         norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False)
         finite = bool(torch.isfinite(norm))
@@ -156,10 +157,6 @@ class Trainer:
                 self.devices.backward(loss)
             records.append(figures())
         return records
-
-    @property
-    def _holds_out(self) -> bool:
-        return isinstance(self.model.posterior, Amortised) and self.model.posterior.held_out > 0
 
     def _holdout_gradient(self, batch: Incomplete) -> Figures:
         """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
