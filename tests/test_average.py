@@ -12,7 +12,7 @@ from problems import normal
 from test_train import CFG, PLAN, Failing, differing, fresh, nothing, pictures, run, state
 
 from viscos import checkpoint
-from viscos.data.incomplete import IncompleteImages
+from viscos.data.incomplete import IncompleteData
 from viscos.errors import InputError
 from viscos.flows import Residual
 from viscos.inference import Objective
@@ -150,7 +150,7 @@ def in_double(*, lad=None, solver=None, observed=None, cfg=CFG, incomplete=True,
     model = fresh(values, observed, cfg=cfg, incomplete=incomplete).model.double()
     if model.posterior is not None:  # which route it takes to a conditional mean depends on the batch: they must agree
         model.posterior.precision.copy_(torch.linalg.inv(model.posterior.covariance))
-    data = IncompleteImages(values.double(), observed)
+    data = IncompleteData(values.double(), observed)
     return Trainer(model, data, Objective(solver or anderson(), lad or CLADE()), plan, devices)
 
 

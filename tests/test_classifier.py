@@ -14,7 +14,7 @@ def inputs(batch=6, shape=(1, 8, 8)):
     return x.requires_grad_(), y.requires_grad_(), observed
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7), (5,)])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_classifier_sees_what_it_says_and_no_more(name, shape):
     x, y, observed = inputs(shape=shape)
@@ -44,4 +44,4 @@ def test_refusals():
     with pytest.raises(InputError, match="choose completions or latents"):
         make_classifier("pixels", (1, 8, 8), 3)
     with pytest.raises(InputError, match="take classifier=latents"):
-        make_classifier("completions", (8,), 3)
+        make_classifier("completions", (8, 8), 3)

@@ -24,6 +24,8 @@ NEEDED = {
     "mask=file": ["mask.path=masks.npz"],
     "dataset=array": ["dataset.path=images.npz"],
     "dataset=folder": ["dataset.path=pictures"],
+    "dataset=table": ["dataset.path=table.csv"],
+    "mask=columns": ["mask.columns=[0,2]"],
     "impute": ["checkpoint=run.pt"],
     "eval": ["checkpoint=run.pt"],
     "figure": ["name=2"],
@@ -66,8 +68,9 @@ def test_every_choice_builds(command, override):
     cfg = composed(command, override, *(["missing=0.5"] if override == "mask=random" else []))
     if part == "mask":
         save_masks("masks.npz", torch.arange(64).reshape(8, 8) > 3)
-        observed = build(cfg[part])((1, 8, 8), 3, 0, "test")
-        assert observed.shape == (3, 1, 8, 8) and observed.dtype == torch.bool and not observed.all()
+        shape = (4,) if choice == "columns" else (1, 8, 8)
+        observed = build(cfg[part])(shape, 3, 0, "test")
+        assert observed.shape == (3, *shape) and observed.dtype == torch.bool and not observed.all()
     elif part == "flow":
         assert build(cfg[part], SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
     elif part == "posterior":

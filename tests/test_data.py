@@ -17,7 +17,7 @@ from torchvision import datasets as torchvision_datasets
 
 from viscos.data import public
 from viscos.data.datasets import DATASETS, Images, load
-from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.errors import InputError
 
 NAMES = [os.path.splitext(name)[0] for name, _ in torchvision_datasets.MNIST.resources]
@@ -88,7 +88,7 @@ def test_real_mnist():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(InputError, match=r"'mnits'.*cifar10, digits, fashion_mnist, folder, mnist"):
+    with pytest.raises(InputError, match=r"'mnits'.*cifar10, circles, digits, .*table"):
         load("mnits", "train")
     with pytest.raises(InputError, match="train or test"):
         load("digits", "validation")
@@ -257,7 +257,7 @@ def small(n=7, seed=0):
 
 def test_hidden_values_are_out_of_reach():
     values, observed, labels = small()
-    data = IncompleteImages(values, observed, labels)
+    data = IncompleteData(values, observed, labels)
     kept = values.clone()
     values.zero_()
     assert torch.equal(data.values.isnan(), ~observed) and torch.equal(data.values[observed], kept[observed])
@@ -268,20 +268,20 @@ def test_hidden_values_are_out_of_reach():
 def test_hidden_garbage_is_welcome_and_observed_garbage_is_not():
     values, observed, _ = small()
     garbage = torch.where(observed, values, 1e9)
-    assert torch.equal(IncompleteImages(garbage, observed).values[observed], values[observed])
+    assert torch.equal(IncompleteData(garbage, observed).values[observed], values[observed])
     with pytest.raises(InputError, match=r"\[0, 1\]"):
-        IncompleteImages(values * 255, observed)
+        IncompleteData(values * 255, observed)
     with pytest.raises(InputError, match="not finite"):
-        IncompleteImages(torch.where(observed, float("nan"), values), observed)
+        IncompleteData(torch.where(observed, float("nan"), values), observed)
     with pytest.raises(InputError, match="labels"):
-        IncompleteImages(values, observed, torch.zeros(3, dtype=torch.int64))
+        IncompleteData(values, observed, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(InputError, match="N, C, H, W"):
-        IncompleteImages(values[0], observed[0])
+        IncompleteData(values[0], observed[0])
 
 
 def test_batches_visit_every_item_once_with_its_number():
     values, observed, labels = small()
-    data = IncompleteImages(values, observed, labels)
+    data = IncompleteData(values, observed, labels)
     order = epoch_order(len(data), seed=1, epoch=0)
     batches = list(data.batches(3, order))
     assert [len(batch) for batch in batches] == [3, 3, 1] and data.shape == (1, 3, 2)
@@ -294,12 +294,12 @@ def test_batches_visit_every_item_once_with_its_number():
 
 def test_one_mask_for_all_and_no_labels():
     values, observed, _ = small()
-    batch = IncompleteImages(values, observed[0]).batch(torch.tensor([6, 6]))
+    batch = IncompleteData(values, observed[0]).batch(torch.tensor([6, 6]))
     assert batch.label is None and torch.equal(batch.observed, observed[:1].expand(2, -1, -1, -1))
 
 
 def test_bad_indices_are_refused():
-    data = IncompleteImages(*small())
+    data = IncompleteData(*small())
     for index in (torch.tensor([7]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor([[0]])):
         with pytest.raises(InputError, match="index"):
             data.batch(index)

@@ -18,7 +18,7 @@ from test_train import PLAN, fresh, pictures, run, state
 from viscos import checkpoint
 from viscos.cli import main
 from viscos.commands.launch import launch
-from viscos.data.incomplete import IncompleteImages
+from viscos.data.incomplete import IncompleteData
 from viscos.errors import InputError
 from viscos.flows import Residual
 from viscos.train import Trainer
@@ -87,7 +87,7 @@ def test_lower_precision_of_the_gradient(precision, error, incomplete):
     exact, lower = (lowered(kind, incomplete=incomplete) for kind in (32, precision))
     if not incomplete:
         for trainer in (exact, lower):
-            trainer.data = IncompleteImages(pictures()[0], torch.ones(20, 1, 4, 4, dtype=torch.bool))
+            trainer.data = IncompleteData(pictures()[0], torch.ones(20, 1, 4, 4, dtype=torch.bool))
     gradients = []
     for trainer in (exact, lower):
         trainer._gradient(trainer._seen(next(trainer._remaining())))

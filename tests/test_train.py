@@ -11,7 +11,7 @@ from problems import normal
 
 from viscos import checkpoint
 from viscos.data.datasets import load
-from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.errors import InputError
 from viscos.flows import Residual
 from viscos.gaussian import Gaussian
@@ -49,7 +49,7 @@ def pictures(n=20):
 def fresh(values, observed, labels=None, *, plan=PLAN, objective=None, incomplete=True, cfg=CFG):
     """A trainer with a new model, prepared as the command does it."""
     torch.manual_seed(0)
-    data = IncompleteImages(values, observed, labels)
+    data = IncompleteData(values, observed, labels)
     model = build_model(cfg, data.shape, 0 if labels is None else CLASSES, incomplete)
     model.prepare(values, observed, Gaussian.from_incomplete(values, observed, floor=0.01, noise=0.05))
     return Trainer(model, data, objective or Objective(anderson(), CLADE()), plan)
@@ -198,7 +198,7 @@ def after_one_step(values, solver):
     """The trainer's report and state after one step on all items."""
     original, observed, labels = pictures()
     trainer = fresh(original, observed, labels, objective=Objective(solver, CLADE()), plan=Plan(1, 20, 1e-2, warmup=1))
-    trainer.data = IncompleteImages(values, observed, labels)
+    trainer.data = IncompleteData(values, observed, labels)
     (report,) = run(trainer)
     return report, state(trainer)
 

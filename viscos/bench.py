@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.data.incomplete import IncompleteImages
+from viscos.data.incomplete import IncompleteData
 from viscos.flows import Flow
 from viscos.inference import Objective, complete
 from viscos.model import Model
@@ -64,9 +64,7 @@ def product_row(flow: Flow, y: Tensor, repeats: int) -> dict[str, float]:
     return {"forward_seconds": forward, **{name: t / forward for name, t in medians.items()}}
 
 
-def step_row(
-    model: Model, data: IncompleteImages, objective: Objective, batch_size: int, repeats: int
-) -> dict[str, Any]:
+def step_row(model: Model, data: IncompleteData, objective: Objective, batch_size: int, repeats: int) -> dict[str, Any]:
     """One optimisation step in seconds and forward passes; peak memory, of the process or on the GPU, in GiB."""
     trainer = Trainer(model, data, objective, Plan(repeats + 2, batch_size, 1e-4, max_steps=repeats + 2))
     stamps, forwards, solver = [_now()], [], {}

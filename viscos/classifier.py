@@ -35,32 +35,52 @@ class LatentClassifier(Classifier):
 
 
 class CompletionClassifier(Classifier):
-    """A small convolutional network on completions and their masks, which leaves the completions as they are."""
+    """A small network on completions and their masks, which leaves the completions as they are.
+
+    Of convolutions for images (C, H, W), fully connected for vectors (d,).
+    """
 
     sees = "completions and masks"
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
         super().__init__()
-        if len(shape) != 3:
-            raise InputError(f"classifier=completions is for images (C, H, W), got {shape}; take classifier=latents")
-        size = [-(-n // 4) for n in shape[1:]]
-        self.layers = nn.Sequential(
-            nn.Conv2d(2 * shape[0], width, 3, padding=1, stride=2),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, 2 * width, 3, padding=1, stride=2),
-            nn.BatchNorm2d(2 * width),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(2 * width * size[0] * size[1], 128),
-            nn.ReLU(),
-            nn.Linear(128, classes),
-        )
+        if len(shape) not in (1, 3):
+            raise InputError(
+                f"classifier=completions is for images (C, H, W) and vectors (d,), got {shape}; take classifier=latents"
+            )
+        self.layers = _dense(shape[0], classes, 2 * width) if len(shape) == 1 else _convolutions(shape, classes, width)
 
     def forward(self, x: Tensor, y: Tensor, observed: Tensor) -> Tensor:
         scores: Tensor = self.layers(torch.cat([y.detach(), observed.to(y.dtype)], 1))
         return scores
+
+
+def _dense(d: int, classes: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(2 * d, width),
+        nn.BatchNorm1d(width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+def _convolutions(shape: tuple[int, ...], classes: int, width: int) -> nn.Sequential:
+    size = [-(-n // 4) for n in shape[1:]]
+    return nn.Sequential(
+        nn.Conv2d(2 * shape[0], width, 3, padding=1, stride=2),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, padding=1, stride=2),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(2 * width * size[0] * size[1], 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
 
 
 CLASSIFIERS = ("completions", "latents")

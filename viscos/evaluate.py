@@ -12,7 +12,7 @@ from torch import Tensor
 
 from viscos.batch import Incomplete, incomplete
 from viscos.classifier import Classifier
-from viscos.data.datasets import Images
+from viscos.data.items import Data
 from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
@@ -44,7 +44,7 @@ class Protocol:
 
 def evaluate(
     model: Model,
-    test: Images,
+    test: Data,
     observed: Tensor,
     objective: Objective,
     protocol: Protocol,
@@ -73,6 +73,8 @@ def evaluate(
         record["bound"] = _bound(model, test, observed, objective, protocol)
     elif bool(observed.all()):
         record |= _complete_data_record(model, test, protocol, progress)
+    if not test.units.clamped:
+        record["log_likelihood"] = _log_likelihood(model, test, protocol)
     if model.classifier is not None and "accuracy" in record:
         record["accuracy"]["classifier"] = f"trained along, on {model.classifier.sees}"
     record["lipschitz"] = max(model.flow.lipschitz(), default=0.0)
@@ -84,7 +86,7 @@ class _Completion:
     """Completes all items, and gathers figures batch by batch."""
 
     model: Model
-    test: Images
+    test: Data
     objective: Objective
     protocol: Protocol
     baseline: Gaussian | None
@@ -115,7 +117,8 @@ class _Completion:
 
     @torch.no_grad()
     def _measure(self, batch: Incomplete, done: Completions) -> None:
-        rows, hidden, ok = batch.index.cpu(), batch.hidden.cpu(), done.ok.cpu()
+        rows, ok = batch.index.cpu(), done.ok.cpu()
+        hidden = batch.hidden.cpu() & self.test.known[rows]  # where nobody knows the truth there is no error
         self.tally.update("mean", done.mean().cpu(), hidden, rows, ok.any(0))
         self.tally.update("draw", done.draws[0].cpu(), hidden, rows, ok[0])
         if self.baseline is not None:
@@ -178,7 +181,7 @@ def _baselines(gaussian: Gaussian, batch: Incomplete, seed: int) -> dict[str, Te
 
 
 def _bound(
-    model: Model, test: Images, observed: Tensor, objective: Objective, protocol: Protocol
+    model: Model, test: Data, observed: Tensor, objective: Objective, protocol: Protocol
 ) -> dict[str, Any] | None:
     """The bound of log p(y^O) in nats, over the first items."""
     assert model.posterior is not None
@@ -199,39 +202,61 @@ def _bound(
     return {
         "mean": float(each.mean()),
         "standard_error": error,
-        "unit": "nats an item, a lower bound of log p(y^O) for values in [0, 1]",
+        "unit": f"nats an item, a lower bound of log p(y^O) for {test.units.values}",
         "items": len(each),
         "draws": protocol.bound_draws,
     }
 
 
 @torch.no_grad()
-def _complete_data_record(model: Model, test: Images, protocol: Protocol, progress: Progress) -> dict[str, Any]:
-    """Bits per dimension of uniformly dequantised data, and accuracy."""
+def _complete_data_record(model: Model, test: Data, protocol: Protocol, progress: Progress) -> dict[str, Any]:
+    """Bits per dimension of uniformly dequantised images, and accuracy."""
     device = next(model.parameters()).device
     total, accuracy, g = 0.0, Accuracy(), generator(protocol.seed, "dequantise")
     for start in range(0, len(test), protocol.batch_size):
         rows = slice(start, start + protocol.batch_size)
-        values = dequantise(test.values[rows], protocol.levels, g).to(device)
-        total += float(model.flow.log_prob(values).double().sum())
+        if test.units.clamped:
+            values = dequantise(test.values[rows], protocol.levels, g).to(device)
+            total += float(model.flow.log_prob(values).double().sum())
         if model.classifier is not None and test.labels is not None:
             clean = test.values[rows].to(device)
             scores = model.classifier(model.flow.to_latent(clean), clean, torch.ones_like(clean, dtype=torch.bool))
             accuracy.update(scores.cpu(), test.labels[rows])
-        progress(min(start + protocol.batch_size, len(test)), {"bits": _bits(total, test, start, protocol)})
-    record: dict[str, Any] = {
-        "bits_per_dim": {
+        figures = {"bits": _bits(total, test, start, protocol)} if test.units.clamped else {}
+        progress(min(start + protocol.batch_size, len(test)), figures)
+    record: dict[str, Any] = {}
+    if test.units.clamped:
+        record["bits_per_dim"] = {
             "value": _bits(total, test, len(test), protocol),
             "how": f"uniform dequantisation of {protocol.levels} levels; "
             "log-determinant by the flow's own estimate, a series cut as in flow.series",
         }
-    }
     if accuracy.count:
         record["accuracy"] = accuracy.record()
     return record
 
 
-def _bits(total: float, test: Images, start: int, protocol: Protocol) -> float:
+@torch.no_grad()
+def _log_likelihood(model: Model, test: Data, protocol: Protocol) -> dict[str, Any] | None:
+    """The mean of log p(y) in nats over the test vectors that have no hole of their own; None if there is none."""
+    whole = test.values[test.known.flatten(1).all(1)]
+    if not len(whole):
+        return None
+    device = next(model.parameters()).device
+    each = torch.cat([model.flow.log_prob(y.to(device)).double().cpu() for y in whole.split(protocol.batch_size)])
+    record: dict[str, Any] = {
+        "value": float(each.mean()),
+        "standard_error": float(each.std() / len(each) ** 0.5) if len(each) > 1 else None,
+        "unit": f"nats an item, log p(y) for {test.units.values}",
+        "items": len(each),
+    }
+    if test.units.scales:
+        own = sum(math.log(scale) for scale in test.units.scales)
+        record["value_own_units"] = record["value"] - own
+    return record
+
+
+def _bits(total: float, test: Data, start: int, protocol: Protocol) -> float:
     done = len(test) if start >= len(test) else min(start + protocol.batch_size, len(test))
     d = test.values[0].numel()
     return -total / (done * d * math.log(2)) + math.log2(protocol.levels)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from viscos import checkpoint, runs
+from viscos.data.items import Data
+from viscos.data.scaling import Scaling, standardised
 from viscos.errors import InputError
 from viscos.gaussian import Gaussian
 from viscos.model import Model, build_model
@@ -28,6 +30,21 @@ class Trained:
         """The Gaussian that was fitted to the observed training entries."""
         return restore_gaussian(self.state)
 
+    @property
+    def scaling(self) -> Scaling | None:
+        """Of a table's columns, by the observed training entries; the model takes what it standardises."""
+        saved = self.state.get("scaling")
+        return None if saved is None else Scaling.from_state(saved)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of a table's columns, in the order of the flow's entries; none for other data."""
+        return () if self.scaling is None else self.scaling.columns
+
+    def standardised(self, data: Data) -> Data:
+        """The data as the model takes them."""
+        return standardised(data, self.scaling)
+
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
     """The model of a run folder or checkpoint file, on `device`, ready for use.
@@ -46,12 +63,24 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
 
 
 def model_state(
-    model: Model, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, gaussian: Gaussian
+    model: Model,
+    cfg: dict[str, Any],
+    shape: tuple[int, ...],
+    classes: int,
+    gaussian: Gaussian,
+    scaling: Scaling | None = None,
 ) -> dict[str, Any]:
     """What `load` needs, in plain containers."""
     kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
-    return {"config": kept, "shape": list(shape), "classes": classes, "parts": model.parts(), "gaussian": fitted}
+    return {
+        "config": kept,
+        "shape": list(shape),
+        "classes": classes,
+        "parts": model.parts(),
+        "gaussian": fitted,
+        "scaling": None if scaling is None else scaling.state(),
+    }
 
 
 def restore_gaussian(state: dict[str, Any]) -> Gaussian | None:

@@ -9,6 +9,7 @@ _EXAMPLES = {
         ("viscos train", "bundled 8 × 8 digits, half of the pixels missing"),
         ("viscos train dataset=mnist missing=0.9", "MNIST, nine pixels in ten missing"),
         ("viscos train missing=0", "complete data: maximum likelihood"),
+        ("viscos train dataset=table dataset.path=FILE.csv missing=0.2", "a table; empty cells are missing too"),
         ("viscos train flow.channels=64 epochs=5", "any setting can be changed"),
         ("viscos train --multirun missing=0.5,0.9", "one run for each value; run again, it goes on"),
         ("viscos train --multirun experiment=mnist_tables seed=0,1,2", "the runs behind the paper's tables"),
@@ -22,6 +23,7 @@ _EXAMPLES = {
         ("viscos impute checkpoint=RUN mask=half mask.side=left", "one half missing"),
         ("viscos impute checkpoint=RUN mask=file mask.path=FILE", "a mask of your own"),
         ("viscos impute checkpoint=RUN input=FILE", "arrays or pictures of your own; NaN or transparent: missing"),
+        ("viscos impute checkpoint=RUN input=FILE.csv", "a table, completed in completed.csv"),
         ("viscos impute checkpoint=RUN posterior=diagonal steps=500", "another posterior, fitted longer"),
     ),
     "eval": (
@@ -43,6 +45,7 @@ _EXAMPLES = {
     "figure": (
         ("viscos figure name=2 run=outputs/impute/RUN", "digits: original, masked, completed"),
         ("viscos figure name=comparison run=RUN other=FILE.npz", "beside another method's completions"),
+        ("viscos figure name=density run=RUN", "the density over a plane; of completions, a conditional too"),
         ("viscos figure name=samples", "says how to make the run that it needs"),
     ),
 }

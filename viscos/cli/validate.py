@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "precision": (32, "bf16-mixed", "16-mixed"),
     "dataset.augment": ("none", "flip", "shift"),
     "format": ("markdown", "latex", "csv"),
-    "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit"),
+    "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit", "density"),
     "classifier": ("completions", "latents"),
 }
 """Settings that are one of a few words."""
@@ -146,6 +146,10 @@ RULES: dict[str, Rule] = {
     "dataset.root": optional(text),
     "dataset.download": flag,
     "dataset.path": text,
+    "dataset.label": optional(either(text, integer(0))),
+    "dataset.drop": optional(list_of(either(text, integer(0)))),
+    "dataset.items": integer(2),
+    "dataset.spread": number(0),
     "dataset.channels": one_of((1, 3)),
     "dataset.size": optional(integer(1)),
     "dataset.noise": either(number(0), one_of(("uniform",))),
@@ -159,6 +163,7 @@ RULES: dict[str, Rule] = {
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),
     "mask.path": text,
+    "mask.columns": list_of(either(text, integer(0))),
     "flow.blocks": list_of(integer(1)),
     "flow.channels": either(integer(1), list_of(integer(1))),
     "flow.fully_connected": integer(0),

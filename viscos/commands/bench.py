@@ -10,12 +10,13 @@ import torch
 from viscos import atomic
 from viscos.bench import product_row, solver_row, step_row
 from viscos.build import build
-from viscos.commands.common import load_images, make_masks, make_objective, use_machine, versions
+from viscos.commands.common import load_data, make_masks, make_objective, use_machine, versions
 from viscos.commands.progress import bar
 from viscos.commands.provenance import machine
 from viscos.conditional import SOLVERS
-from viscos.data.datasets import Images
-from viscos.data.incomplete import IncompleteImages
+from viscos.data.incomplete import IncompleteData
+from viscos.data.items import Data
+from viscos.data.scaling import fit_scaling, standardised
 from viscos.gaussian import Gaussian
 from viscos.model import Model
 from viscos.posteriors import Amortised
@@ -30,14 +31,15 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         model, dataset = trained.model, trained.cfg["dataset"]
     else:
         model, dataset = None, cfg["dataset"]
-    train = load_images(dataset, "train", 2000)
-    test = load_images(dataset, "test", cfg["items"])
+    train = load_data(dataset, "train", 2000)
+    scaling = trained.scaling if cfg["checkpoint"] else fit_scaling(train, train.known)
+    train, test = (standardised(data, scaling) for data in (train, load_data(dataset, "test", cfg["items"])))
     model = model or _untrained(cfg, train).to(device)
     record = {
         "dataset": dataset["name"],
         "checkpoint": cfg["checkpoint"],
         "solvers": _solvers(cfg, model, test, device),
-        "products": product_row(model.flow, train.values[: cfg["batch_size"]].to(device), cfg["repeats"]),
+        "products": product_row(model.flow, train.values[: cfg["batch_size"]].nan_to_num(0).to(device), cfg["repeats"]),
         "step": _step(cfg, model, train),
         "machine": machine(device),
         "versions": versions(),
@@ -48,18 +50,18 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _untrained(cfg: dict[str, Any], train: Images) -> Model:
+def _untrained(cfg: dict[str, Any], train: Data) -> Model:
     model = Model(build(cfg["flow"], train.shape), Amortised(train.shape), None)
-    observed = torch.ones_like(train.values, dtype=torch.bool)
-    model.prepare(train.values, observed, Gaussian.from_complete(train.values, noise=0.05, floor=0.0025))
+    gaussian = Gaussian.from_incomplete(train.values, train.known, noise=0.05, floor=0.0025)
+    model.prepare(train.values, train.known, gaussian)
     return model
 
 
-def _solvers(cfg: dict[str, Any], model: Model, test: Images, device: torch.device) -> list[dict[str, Any]]:
+def _solvers(cfg: dict[str, Any], model: Model, test: Data, device: torch.device) -> list[dict[str, Any]]:
     masks: dict[str, dict[str, Any]] = {
         f"{100 * rate:g} %": {"_target_": "viscos.data.masks.RandomMask", "missing": rate} for rate in cfg["rates"]
     }
-    if cfg["center"]:
+    if cfg["center"] and len(test.shape) == 3:
         n = cfg["center"]
         masks[f"centre {n} × {n}"] = {"_target_": "viscos.data.masks.CenterMask", "size": n}
     rows = []
@@ -67,16 +69,18 @@ def _solvers(cfg: dict[str, Any], model: Model, test: Images, device: torch.devi
         for label, mask in masks.items():
             observed = make_masks(mask, test, cfg["seed"], "bench").to(device)
             for name in cfg["solvers"]:
-                row = solver_row(model.flow, test.values.to(device), observed, SOLVERS[name](), cfg["seed"])
+                row = solver_row(
+                    model.flow, test.values.nan_to_num(0).to(device), observed, SOLVERS[name](), cfg["seed"]
+                )
                 rows.append({"missing": label, "solver": name, **row})
                 progress.update(len(rows), {"evaluations": row["evaluations"]})
     return rows
 
 
-def _step(cfg: dict[str, Any], model: Model, train: Images) -> dict[str, Any]:
+def _step(cfg: dict[str, Any], model: Model, train: Data) -> dict[str, Any]:
     rate = max(cfg["rates"])
     mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
-    data = IncompleteImages(train.values, make_masks(mask, train, cfg["seed"], "train"), train.labels)
+    data = IncompleteData(train.values, make_masks(mask, train, cfg["seed"], "train"), train.labels)
     if model.posterior is None:
         posterior = Amortised(train.shape, gaussian=False)
         model = Model(model.flow, posterior.to(next(model.parameters()).device), None)

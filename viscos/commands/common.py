@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from viscos.build import build
-from viscos.data.datasets import Images, load, settings_of
+from viscos.data.datasets import load, settings_of
+from viscos.data.images import Images
+from viscos.data.items import Data
+from viscos.data.vectors import Vectors
 from viscos.errors import InputError
 from viscos.inference import Objective
 from viscos.linear import GMRES
@@ -36,14 +39,14 @@ def use_machine(cfg: dict[str, Any]) -> torch.device:
     return torch.device(name)
 
 
-def load_images(dataset: dict[str, Any], split: str, limit: int | None) -> Images:
+def load_data(dataset: dict[str, Any], split: str, limit: int | None) -> Data:
     """The split, or its first `limit` items."""
     name = dataset["name"]
-    images = load(name, split, **{key: dataset[key] for key in settings_of(name) if key in dataset})
-    if limit is None or limit >= len(images):
-        return images
-    labels = None if images.labels is None else images.labels[:limit]
-    return replace(images, values=images.values[:limit], labels=labels)
+    data = load(name, split, **{key: dataset[key] for key in settings_of(name) if key in dataset})
+    if limit is None or limit >= len(data):
+        return data
+    labels = None if data.labels is None else data.labels[:limit]
+    return replace(data, values=data.values[:limit], labels=labels)
 
 
 def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
@@ -52,9 +55,11 @@ def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
     return dataset | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
 
 
-def make_masks(mask: dict[str, Any], images: Images, seed: int, split: str) -> Tensor:
-    """The masks of a split (N, C, H, W), bool, true where observed."""
-    return build(mask)(images.shape, len(images), seed, split)
+def make_masks(mask: dict[str, Any], data: Data, seed: int, split: str) -> Tensor:
+    """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""
+    if isinstance(data, Vectors) and "columns" in mask:
+        mask = mask | {"columns": data.positions(mask["columns"])}
+    return build(mask)(data.shape, len(data), seed, split) & data.known
 
 
 def chosen_mask(cfg: dict[str, Any], usual: float | None = None) -> dict[str, Any] | None:
@@ -83,9 +88,13 @@ def make_objective(cfg: dict[str, Any]) -> Objective:
 def make_judge(
     dataset: dict[str, Any], shape: tuple[int, ...], inception: str | None, device: torch.device
 ) -> Judge | str:
-    """For FID: an extractor for images of `shape`, with all complete training images; or why there is none."""
+    """For FID: an extractor for items of `shape`, with all complete training images; or why there is none."""
     extractor = extractor_for(shape, inception)
-    return extractor if isinstance(extractor, str) else Judge(extractor.to(device), load_images(dataset, "train", None))
+    if isinstance(extractor, str):
+        return extractor
+    train = load_data(dataset, "train", None)
+    assert isinstance(train, Images)
+    return Judge(extractor.to(device), train)
 
 
 def versions() -> dict[str, str]:

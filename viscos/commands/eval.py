@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos import atomic, runs
 from viscos.commands.common import (
     chosen_mask,
-    load_images,
+    load_data,
     make_judge,
     make_masks,
     make_objective,
@@ -20,7 +20,7 @@ from viscos.commands.common import (
 )
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
-from viscos.data.datasets import Images
+from viscos.data.items import Data
 from viscos.data.masks import load_masks
 from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
@@ -32,13 +32,13 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
     trained = load(cfg["checkpoint"], device)
-    test = load_images(trained.cfg["dataset"], "test", cfg["items"] or trained.cfg["test_items"])
+    test = trained.standardised(load_data(trained.cfg["dataset"], "test", cfg["items"] or trained.cfg["test_items"]))
     observed = test_masks(trained, cfg, test)
     if trained.model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     judge = make_judge(trained.cfg["dataset"], test.shape, cfg["inception"], device)
     runs.save_config(run_dir, cfg)
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=trained.cfg["dataset"]["levels"])
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=trained.cfg["dataset"].get("levels", 256))
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
             trained.model,
@@ -53,7 +53,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     record = {"command": "eval", "checkpoint": str(trained.path), "dataset": trained.cfg["dataset"]["name"], **record}
     with Log(run_dir) as log:
         log.record("test", record, 0)
-        if first is not None:
+        if first is not None and len(test.shape) == 3:
             log.image("test/completions", save_grid(run_dir / "completions.png", test.values, observed, first), 0)
     atomic.write_json(run_dir / "metrics.json", record | {"seed": cfg["seed"], "versions": versions()})
     print(summary(record))
@@ -61,7 +61,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_masks(trained: Trained, cfg: dict[str, Any], test: Images) -> Tensor:
+def test_masks(trained: Trained, cfg: dict[str, Any], test: Data) -> Tensor:
     """The masks that the settings ask for, or those of the run itself."""
     mask = chosen_mask(cfg)
     if mask is not None:
@@ -70,5 +70,5 @@ def test_masks(trained: Trained, cfg: dict[str, Any], test: Images) -> Tensor:
     if saved.is_file():
         observed = load_masks(saved)
         if len(observed) >= len(test) and observed.shape[1:] == torch.Size(test.shape):
-            return observed[: len(test)]
+            return observed[: len(test)] & test.known
     return make_masks(trained.cfg["mask"], test, trained.cfg["seed"], "test")

@@ -14,14 +14,15 @@ from torch import Tensor
 from viscos import atomic, runs
 from viscos.batch import incomplete
 from viscos.build import build
-from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
+from viscos.commands.common import chosen_mask, load_data, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
 from viscos.conditional import Conditional
-from viscos.data.datasets import Images
 from viscos.data.files import read_images
+from viscos.data.items import Data
 from viscos.data.masks import mask_hash
+from viscos.data.table import Rows, read_rows
 from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
@@ -39,32 +40,52 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
     trained = load(cfg["checkpoint"], device)
-    images, known, observed = _items(trained, cfg)
-    trained.model.flow.check(images.values)
-    _posterior(trained, cfg, images.values[:1])  # refuses before anything is written
+    items = _items(trained, cfg)
+    data, observed = trained.standardised(items.data), items.observed
+    trained.model.flow.check(data.values)
+    _posterior(trained, cfg, data.values[:1])  # refuses before anything is written
     runs.save_config(run_dir, cfg)
     chunks: list[_Chunk] = []
     with Log(run_dir) as log:
-        for rows in torch.arange(len(images)).split(cfg["batch_size"]):
-            chunks.append(_complete(trained, cfg, images.values[rows], observed[rows], rows, device, log))
+        for rows in torch.arange(len(data)).split(cfg["batch_size"]):
+            chunks.append(_complete(trained, cfg, data.values[rows], observed[rows], rows, device, log))
         done = _joined([chunk.done for chunk in chunks])
-        record = _record(trained, images, known, observed, chunks, done, cfg["seed"]) | {
+        record = _record(trained, data, items, chunks, done, cfg["seed"]) | {
             "seed": cfg["seed"],
             "versions": versions(),
         }
-        truth = torch.where(known, images.values, float("nan"))
         before = _before(chunks)
-        _save(run_dir, images, truth, observed, before, done)
+        files = _save(run_dir, trained, items, before, done)
         log.record("impute", record, cfg["steps"])
-        for name, picture in {
-            "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
-            "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
-        }.items():
-            log.image(f"impute/{name}", picture, cfg["steps"])
+        if len(data.shape) == 3:
+            for name, picture in {
+                "completions": save_grid(run_dir / "completions.png", items.truth, observed, done, first=before),
+                "draws": save_draws(run_dir / "draws.png", items.truth[0], observed[0], done.draws[:, 0]),
+            }.items():
+                log.image(f"impute/{name}", picture, cfg["steps"])
+                files.append(f"{name}.png")
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
-    print(f"completions in {run_dir / 'completions.npz'}, pictures beside it: completions.png, draws.png")
+    print(f"completions in {run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
     return record
+
+
+@dataclass(frozen=True)
+class _Items:
+    """What is to be completed, in its own units."""
+
+    data: Data
+    known: Tensor
+    """Where there is a value at all (N, …), bool."""
+    observed: Tensor
+    """Where it is used (N, …), bool."""
+    rows: Rows | None = None
+    """The table that the items are from, if they are from a file with one."""
+
+    @property
+    def truth(self) -> Tensor:
+        """(N, …), NaN where not even the original is known."""
+        return torch.where(self.known, self.data.values, float("nan"))
 
 
 @dataclass(frozen=True)
@@ -124,19 +145,24 @@ def _joined(parts: list[Completions]) -> Completions:
     return Completions(torch.cat([p.draws for p in parts], 1), torch.cat([p.latents for p in parts], 1), solution)
 
 
-def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tensor]:
-    """What to complete, where it is known at all, and what is observed of it."""
-    mask = chosen_mask(cfg)
+def _items(trained: Trained, cfg: dict[str, Any]) -> _Items:
+    mask, shape, data, rows = chosen_mask(cfg), tuple(trained.state["shape"]), None, None
+    example = "mask=center8" if len(shape) == 3 else "missing=0.3"
     if cfg["input"] is None:
-        images = load_images(trained.cfg["dataset"], "test", cfg["items"] or TEST_ITEMS)
-        observed = test_masks(trained, cfg, images)
+        data = load_data(trained.cfg["dataset"], "test", cfg["items"] or TEST_ITEMS)
+        observed = test_masks(trained, cfg, data)
         if bool(observed.all()):
-            raise InputError("nothing is hidden under the masks of the run; say what is missing, e.g. mask=center8")
-        return images, torch.ones_like(images.values, dtype=torch.bool), observed
-    images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
+            raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
+        return _Items(data, data.known, observed)
+    if len(shape) == 1:
+        rows = read_rows(cfg["input"], trained.columns, shape[0], cfg["items"])
+        data, known = rows.data, rows.data.known
+    else:
+        data, known = read_images(cfg["input"], shape, cfg["items"])
     if mask is None and bool(known.all()):
-        raise InputError(f"{cfg['input']} has no holes (NaN); say what is missing, e.g. mask=center8 or mask=file")
-    return images, known, known if mask is None else known & make_masks(mask, images, cfg["seed"], "input")
+        raise InputError(f"{cfg['input']} has no holes (NaN); say what is missing, e.g. {example} or mask=file")
+    observed = known if mask is None else known & make_masks(mask, data, cfg["seed"], "input")
+    return _Items(data, known, observed, rows)
 
 
 def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior:
@@ -165,19 +191,18 @@ def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) ->
 
 def _record(
     trained: Trained,
-    images: Images,
-    known: Tensor,
-    observed: Tensor,
+    data: Data,
+    items: _Items,
     chunks: list[_Chunk],
     done: Completions,
     seed: int,
 ) -> dict[str, Any]:
-    s = done.solution
+    s, observed = done.solution, items.observed
     record: dict[str, Any] = {
         "command": "impute",
         "checkpoint": str(trained.path),
-        "dataset": images.name,
-        "items": len(images),
+        "dataset": data.name,
+        "items": len(data),
         "mask_hash": mask_hash(observed),
         "missing": float((~observed).double().mean()),
         "draws": len(done.draws),
@@ -190,29 +215,29 @@ def _record(
         "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
         "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
     }
-    record |= _bounds(trained, images, observed, chunks)
-    hidden = known & ~observed  # where the truth is known and was not used
+    record |= _bounds(trained, data, observed, chunks)
+    hidden = items.known & ~observed  # where the truth is known and was not used
     if not bool(hidden.any()):
         return record
     record["rmse"] = {
-        "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
-        "draw": _rmse(images, hidden, done.draws[0], done.ok[0]),
+        "mean": _rmse(data, hidden, done.mean(), done.ok.any(0)),
+        "draw": _rmse(data, hidden, done.draws[0], done.ok[0]),
     }
     before = _before(chunks)
     if before is not None:
-        record["rmse"]["first_iteration_draw"] = _rmse(images, hidden, before.draws[0], before.ok[0])
+        record["rmse"]["first_iteration_draw"] = _rmse(data, hidden, before.draws[0], before.ok[0])
     if trained.baseline is not None:
-        noise = item_noise(seed, torch.arange(len(images)), 1, images.shape, images.values)[0]
+        noise = item_noise(seed, torch.arange(len(data)), 1, data.shape, data.values)[0]
         record["rmse"] |= {
-            "gaussian_mean": _rmse(images, hidden, trained.baseline.conditional(images.values, observed), None),
+            "gaussian_mean": _rmse(data, hidden, trained.baseline.conditional(data.values, observed), None),
             "gaussian_draw": _rmse(
-                images, hidden, trained.baseline.conditional_sample(images.values, observed, noise), None
+                data, hidden, trained.baseline.conditional_sample(data.values, observed, noise), None
             ),
         }
     return record
 
 
-def _bounds(trained: Trained, images: Images, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
+def _bounds(trained: Trained, data: Data, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
     """The bound after the fit and before it, over the items where both are known, and the Gaussian's log p(y^O)."""
     last = torch.cat([chunk.bound for chunk in chunks]).double()
     firsts = [chunk.first_bound for chunk in chunks if chunk.first_bound is not None]
@@ -224,29 +249,38 @@ def _bounds(trained: Trained, images: Images, observed: Tensor, chunks: list[_Ch
     if first is not None:
         bound["first_iteration"] = float(first[known].mean())
     if trained.baseline is not None:
-        exact = trained.baseline.log_prob_observed(images.values[known], observed[known])
+        exact = trained.baseline.log_prob_observed(data.values[known], observed[known])
         bound["gaussian_log_prob"] = float(exact.mean())
-    unit = "nats an item, a lower bound of log p(y^O) for values in [0, 1]; of the Gaussian, log p(y^O) itself"
+    unit = f"nats an item, a lower bound of log p(y^O) for {data.units.values}; of the Gaussian, log p(y^O) itself"
     return {"bound": bound | {"items": int(known.sum()), "draws": 2, "unit": unit}}
 
 
-def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) -> dict[str, Any]:
-    rmse = RMSE()
-    rmse.update(completed.cpu(), images.values, hidden, None if ok is None else ok.cpu())
+def _rmse(data: Data, hidden: Tensor, completed: Tensor, ok: Tensor | None) -> dict[str, Any]:
+    rmse = RMSE(data.units)
+    rmse.update(completed.cpu(), data.values, hidden, None if ok is None else ok.cpu())
     return rmse.record()
 
 
-def _save(
-    run_dir: Path, images: Images, truth: Tensor, observed: Tensor, before: Completions | None, done: Completions
-) -> None:
+def _save(run_dir: Path, trained: Trained, items: _Items, before: Completions | None, done: Completions) -> list[str]:
+    """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
+    scaling, values, observed = trained.scaling, items.data.values, items.observed
+
+    def own(y: Tensor) -> Tensor:
+        return y.cpu() if scaling is None else torch.where(observed, values.double(), scaling.restore(y))
+
+    mean = own(done.mean())
     arrays: dict[str, Any] = {
-        "draws": done.draws.cpu().numpy(),
-        "mean": done.mean().cpu().numpy(),
+        "draws": own(done.draws).numpy(),
+        "mean": mean.numpy(),
         "observed": observed.numpy(),
         "solved": done.ok.cpu().numpy(),
-        "values": torch.where(observed, images.values, float("nan")).numpy(),
-        "truth": truth.numpy(),
+        "values": torch.where(observed, values, float("nan")).numpy(),
+        "truth": items.truth.numpy(),
     }
     if before is not None:
-        arrays["first_iteration_draw"] = before.draws[0].cpu().numpy()
+        arrays["first_iteration_draw"] = own(before.draws[0]).numpy()
     atomic.write(run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
+    if items.rows is None or items.rows.sheet is None:
+        return []
+    items.rows.sheet.write(run_dir / "completed.csv", items.rows.names, mean, observed)
+    return ["completed.csv"]

@@ -8,9 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.data.items import Data
+from viscos.data.scaling import Scaling
+from viscos.data.vectors import Vectors
 from viscos.flows import Flow
 from viscos.inference import Completions
 from viscos.report.completions import completions_table, why_no_fid
+from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 from viscos.rng import generator
 from viscos.solution import per_item
@@ -50,6 +54,34 @@ def save_draws(path: Path, truth: Tensor, observed: Tensor, draws: Tensor) -> Te
     return grid
 
 
+def save_density(path: Path, flow: Flow, test: Data, scaling: Scaling | None) -> bool:
+    """Writes the density of a flow over the plane as a PNG, with test points; says so where matplotlib is not there."""
+    try:
+        from viscos.report import figures
+    except ModuleNotFoundError as error:
+        print(f"no {path.name}: pictures of densities need {error.name}: pip install 'viscos[figures]'")
+        return False
+    figures.save_png(figures.density(plane(flow, test, scaling)), path)
+    return True
+
+
+def plane(flow: Flow, test: Data, scaling: Scaling | None, points: int = 500) -> Plane:
+    """The density of a flow over the plane, in the data's own units, and some test points without holes."""
+    whole = test.values[test.known.all(1)][:points]
+    names = test.columns if isinstance(test, Vectors) and test.columns else ("first coordinate", "second coordinate")
+    if scaling is None:
+        return Plane(lambda y: _log_prob(flow, y), whole, names)
+    return Plane(
+        lambda y: _log_prob(flow, scaling.standardise(y)) - scaling.log_scale, scaling.restore(whole).float(), names
+    )
+
+
+@torch.no_grad()
+def _log_prob(flow: Flow, y: Tensor, rows: int = 4096) -> Tensor:
+    like = next(flow.parameters())
+    return torch.cat([flow.log_prob(part.to(like)).cpu() for part in y.split(rows)])
+
+
 def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, count: int = 64) -> Tensor:
     """Writes unconditional samples of the flow as a PNG; returns the picture. A sample that failed is red."""
     like = next(flow.parameters())
@@ -69,12 +101,15 @@ def summary(record: dict[str, Any]) -> str:
         lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
     if record.get("bound"):
         bound = record["bound"]
-        lines.append(f"bound                       {bound['mean']:.1f} nats an item ({bound['items']} items)")
+        lines.append(f"bound                       {_nats(bound['mean'])} nats an item ({bound['items']} items)")
         for key, label in (("first_iteration", "before fitting"), ("gaussian_log_prob", "Gaussian, exact")):
             if key in bound:
-                lines.append(f"  {label:<26}{bound[key]:.1f}")
+                lines.append(f"  {label:<26}{_nats(bound[key])}")
     if record.get("bits_per_dim"):
         lines.append(f"bits per dimension          {record['bits_per_dim']['value']:.3f}")
+    if record.get("log_likelihood"):
+        entry = record["log_likelihood"]
+        lines.append(f"log-likelihood              {entry['value']:.4f} nats an item ({entry['items']} items)")
     if record.get("solver"):
         s = record["solver"]
         lines.append(
@@ -82,3 +117,8 @@ def summary(record: dict[str, Any]) -> str:
             f"{100 * s['fallback']:.2g} % needed the fallback, {100 * s['failed']:.2g} % failed"
         )
     return "\n".join(lines)
+
+
+def _nats(value: float) -> str:
+    """A few digits of what is some hundreds for an image, and about one for a point."""
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"

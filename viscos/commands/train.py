@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
     chosen_mask,
-    load_images,
+    load_data,
     make_judge,
     make_masks,
     make_objective,
@@ -22,10 +22,11 @@ from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
 from viscos.commands.progress import bar
 from viscos.commands.provenance import provenance
-from viscos.commands.report import save_grid, save_samples, summary
-from viscos.data.datasets import Images
-from viscos.data.incomplete import IncompleteImages
+from viscos.commands.report import save_density, save_grid, save_samples, summary
+from viscos.data.incomplete import IncompleteData
+from viscos.data.items import Data
 from viscos.data.masks import load_masks, mask_hash, save_masks
+from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.gaussian import Gaussian
@@ -51,15 +52,19 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     cfg["missing"] = cfg["mask"].get("missing")
     cfg["pretrain"] = cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]
     with devices.rank_zero_first():  # it may have to download them
-        train = load_images(cfg["dataset"], "train", cfg["train_items"])
-        test = load_images(cfg["dataset"], "test", cfg["test_items"])
+        train = load_data(cfg["dataset"], "train", cfg["train_items"])
+        test = load_data(cfg["dataset"], "test", cfg["test_items"])
     if train.shape != test.shape:
         raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
+    if not train.units.clamped and cfg["dataset"]["noise"] == "uniform":
+        raise InputError("dataset.noise=uniform is for the grey levels of images; give a standard deviation, e.g. 0")
     cfg["dataset"] = whole_paths(cfg["dataset"])
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     state = checkpoint.load(runs.find_checkpoint(run_dir), device) if cfg["resume"] else None
     observed, test_observed = _masks(cfg, run_dir, train, test)
-    data = IncompleteImages(train.values, observed, train.labels)
+    scaling = fit_scaling(train, observed)
+    train, test = standardised(train, scaling), standardised(test, scaling)
+    data = IncompleteData(train.values, observed, train.labels)
     hides = not bool(observed.all() and test_observed.all())
     model = build_model(cfg, train.shape, train.classes, hides)
     gaussian = _gaussian(cfg, data, state)
@@ -82,7 +87,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     print(f"{len(data)} items, {trainer.total} steps, {_count(model)} parameters; run folder {run_dir}", flush=True)
     spent = 0.0 if state is None else state.get("seconds", 0.0)
     try:
-        return _go(cfg, run_dir, trainer, gaussian, test, test_observed, spent)
+        return _go(cfg, run_dir, trainer, gaussian, scaling, test, test_observed, spent)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; `viscos train resume={run_dir}` goes on") from None
 
@@ -104,7 +109,8 @@ def _go(
     run_dir: Path,
     trainer: Trainer,
     gaussian: Gaussian,
-    test: Images,
+    scaling: Scaling | None,
+    test: Data,
     observed: Tensor,
     spent: float,
 ) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def _go(
     about = provenance(cfg, trainer.devices.device)  # now: the source tree may be another one when the run ends
 
     def save(epoch: int = 0) -> None:
-        parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian)
+        parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian, scaling)
         seconds = time.monotonic() - began
         checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
 
@@ -134,6 +140,8 @@ def _go(
             trainer.run(after, save)
         seconds = time.monotonic() - began
         record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
+    if test.shape == (2,):
+        save_density(run_dir / "density.png", trainer.result().flow, test, scaling)
     record |= {
         "training_seconds": round(seconds, 1),
         "steps": trainer.step,
@@ -150,11 +158,11 @@ def _measure(
     run_dir: Path,
     trainer: Trainer,
     gaussian: Gaussian,
-    test: Images,
+    test: Data,
     observed: Tensor,
     log: Log,
 ) -> dict[str, Any]:
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"]["levels"])
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"].get("levels", 256))
     device = next(trainer.model.parameters()).device
     judge = make_judge(cfg["dataset"], test.shape, cfg["inception"], device)
     with bar("measuring", len(test)) as progress:
@@ -168,21 +176,22 @@ def _measure(
             judge=judge,
             progress=progress.update,
         )
-    if first is not None:
+    images = len(test.shape) == 3
+    if first is not None and images:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
-    if trainer.model.posterior is None:
+    if trainer.model.posterior is None and images:
         samples = save_samples(run_dir / "samples.png", trainer.model.flow, test.shape, cfg["seed"])
         log.image("test/samples", samples, trainer.step)
     log.record("test", record, trainer.step)
     return {"command": "train", "dataset": cfg["dataset"]["name"], **record}
 
 
-def _masks(cfg: dict[str, Any], run_dir: Path, train: Images, test: Images) -> tuple[Tensor, Tensor]:
+def _masks(cfg: dict[str, Any], run_dir: Path, train: Data, test: Data) -> tuple[Tensor, Tensor]:
     """The masks of both splits; of a run that goes on, they must be those that it saved."""
     masks = []
-    for split, images in (("train", train), ("test", test)):
-        made, path = make_masks(cfg["mask"], images, cfg["seed"], split), run_dir / f"masks_{split}.npz"
+    for split, data in (("train", train), ("test", test)):
+        made, path = make_masks(cfg["mask"], data, cfg["seed"], split), run_dir / f"masks_{split}.npz"
         if cfg["resume"] and mask_hash(load_masks(path)) != mask_hash(made):
             raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
         masks.append(made)
@@ -191,7 +200,7 @@ def _masks(cfg: dict[str, Any], run_dir: Path, train: Images, test: Images) -> t
     return masks[0], masks[1]
 
 
-def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any] | None) -> Gaussian:
+def _gaussian(cfg: dict[str, Any], data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
     noise = cfg["dataset"]["noise"]
@@ -211,7 +220,7 @@ def _plan(cfg: dict[str, Any], items: int) -> Plan:
         cfg["max_steps"],
         warmup=cfg["warmup"],
         noise=cfg["dataset"]["noise"],
-        levels=cfg["dataset"]["levels"],
+        levels=cfg["dataset"].get("levels", 256),
         augment=_augment(cfg["dataset"]),
         accumulate=cfg["accumulate"],
         ema=cfg["ema"],

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos.data.images import Images, held_out
+from viscos.data.images import Images
+from viscos.data.items import held_out
 from viscos.errors import InputError
 
 IMAGES = ("images", "x", "data", "values")
@@ -52,14 +53,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read as an array file: {' '.join(str(error).split())}") from error
 
 
-def find(arrays: dict[str, np.ndarray], names: tuple[str, ...], path: Path) -> str:
-    """The first of `names` among the arrays, or the only array; raises `InputError` if there is neither."""
+def find(arrays: dict[str, np.ndarray], names: tuple[str, ...], path: Path, what: str = "images") -> str:
+    """The first of `names` among the arrays, or the only one; raises `InputError`, naming `what`, if none is."""
     for name in names:
         if name in arrays:
             return name
     if len(arrays) != 1:
         wanted = " or ".join(f"`{name}`" for name in names)
-        raise InputError(f"{path} holds the arrays {', '.join(arrays)}; name the images {wanted}")
+        raise InputError(f"{path} holds the arrays {', '.join(arrays)}; name the {what} {wanted}")
     return next(iter(arrays))
 
 

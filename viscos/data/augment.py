@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from viscos.batch import Incomplete
+from viscos.errors import InputError
 
 KINDS = ("flip", "shift")
 
@@ -18,8 +19,10 @@ def augment(batch: Incomplete, kinds: Sequence[str], g: torch.Generator, *, hole
 
     `flip` turns every second image, on average, left to right. `shift` moves an image by up to an eighth of its side
     (one pixel at least) in both directions. What comes in over the border was not seen and is hidden; without `holes`,
-    where nothing can be hidden, the border's own values are repeated there.
+    where nothing can be hidden, the border's own values are repeated there. Raises `InputError` for vectors.
     """
+    if kinds and batch.values.dim() != 4:
+        raise InputError(f"augment={','.join(kinds)} moves images about, and these are vectors; take augment=none")
     if "flip" in kinds:
         batch = _flipped(batch, g)
     if "shift" in kinds:

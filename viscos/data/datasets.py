@@ -1,4 +1,4 @@
-"""Complete images by name: `load("mnist", "train")`.
+"""Data sets by name: `load("mnist", "train")`.
 
 A new data set is one function, one line in `DATASETS`, and a YAML file whose settings are the function's arguments.
 """
@@ -13,8 +13,11 @@ import torch
 
 from viscos.data.array import array
 from viscos.data.folder import folder
-from viscos.data.images import SPLITS, Images
+from viscos.data.images import Images
+from viscos.data.items import SPLITS, Data
 from viscos.data.public import cifar10, fashion_mnist, mnist
+from viscos.data.table import table
+from viscos.data.toys import checkerboard, circles, eight_gaussians, moons, pinwheel
 from viscos.errors import InputError
 
 DIGITS_TEST = 360
@@ -33,18 +36,24 @@ def digits(split: str) -> Images:
     return Images("digits", values[index], torch.from_numpy(labels).long()[index], 10)
 
 
-DATASETS: dict[str, Callable[..., Images]] = {
+DATASETS: dict[str, Callable[..., Data]] = {
     "array": array,
+    "checkerboard": checkerboard,
     "cifar10": cifar10,
+    "circles": circles,
     "digits": digits,
+    "eight_gaussians": eight_gaussians,
     "fashion_mnist": fashion_mnist,
     "folder": folder,
     "mnist": mnist,
+    "moons": moons,
+    "pinwheel": pinwheel,
+    "table": table,
 }
 """Name of each data set -> function of the split, and of the settings that say where and how to read it."""
 
 
-def load(name: str, split: str, **settings: Any) -> Images:
+def load(name: str, split: str, **settings: Any) -> Data:
     """The `split` ("train" or "test") of the data set `name`, one of `DATASETS`, which says what `settings` it takes.
 
     Public data sets take `root`, the folder of their files: by default the environment's VISCOS_DATA_DIR, else

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from viscos.data.images import SPLITS, Images, held_out
+from viscos.data.images import Images
+from viscos.data.items import SPLITS, held_out
 from viscos.data.pictures import PICTURES, read_picture
 from viscos.errors import InputError
 

@@ -1,4 +1,4 @@
-"""A data set of partly observed images, which keeps no complete values to peek at."""
+"""A data set of partly observed items, which keeps no complete values to peek at."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from viscos.errors import InputError
 from viscos.rng import generator
 
 
-class IncompleteImages:
-    """Images and masks (N, C, H, W); hidden values are overwritten by NaN in a copy of its own.
+class IncompleteData:
+    """Items and masks (N, C, H, W), or (N, d) of vectors; hidden values are overwritten by NaN in a copy of its own.
 
-    `observed` is bool, of the images' shape or of one image's; `labels` int64 (N,). Raises `InputError` if shapes or
-    dtypes do not fit, or if an observed value lies outside [0, 1].
+    `observed` is bool, of the items' shape or of one item's; `labels` int64 (N,). Raises `InputError` if shapes or
+    dtypes do not fit, or if an observed value is not finite, or of an image outside [0, 1].
     """
 
     values: Tensor
-    """**y** (N, C, H, W), NaN where hidden."""
+    """**y** (N, …), NaN where hidden."""
     observed: Tensor
-    """The mask of O (N, C, H, W), bool."""
+    """The mask of O (N, …), bool."""
     labels: Tensor | None
-    """Class of each image (N,), int64, if there is one."""
+    """Class of each item (N,), int64, if there is one."""
 
-    def __init__(self, images_values: Tensor, observed: Tensor, labels: Tensor | None = None) -> None:
-        if images_values.dim() != 4:
-            raise InputError(f"images have shape {tuple(images_values.shape)}; give (N, C, H, W)")
-        if labels is not None and labels.shape != images_values.shape[:1]:
-            raise InputError(
-                f"labels have shape {tuple(labels.shape)}; give one for each of {len(images_values)} images"
-            )
-        whole = incomplete(images_values, observed)
-        check_unit_range(whole.values, whole.observed)
+    def __init__(self, values: Tensor, observed: Tensor, labels: Tensor | None = None) -> None:
+        if values.dim() not in (2, 4):
+            raise InputError(f"items have shape {tuple(values.shape)}; give images (N, C, H, W) or vectors (N, d)")
+        if labels is not None and labels.shape != values.shape[:1]:
+            raise InputError(f"labels have shape {tuple(labels.shape)}; give one for each of {len(values)} items")
+        whole = incomplete(values, observed)
+        if values.dim() == 4:
+            check_unit_range(whole.values, whole.observed)
         self.values, self.observed = whole.values, whole.observed.clone()
         self.labels = labels
 
@@ -44,7 +43,7 @@ class IncompleteImages:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one image (C, H, W)."""
+        """Shape of one item."""
         return tuple(self.values.shape[1:])
 
     def batch(self, index: Tensor) -> Incomplete:

@@ -10,6 +10,7 @@ import hashlib
 import math
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,26 @@ class HalfMask:
 
 
 @dataclass(frozen=True)
+class ColumnsMask:
+    """The same entries of each vector are hidden: `columns`, their numbers from 0."""
+
+    columns: Sequence[int]
+
+    def __call__(self, shape: Shape, n: int, seed: int, split: str) -> Tensor:
+        """`observed` (n, d). Raises `InputError` for images, or a column that is not there."""
+        if len(shape) != 1:
+            raise InputError(
+                f"a mask of columns needs vectors, got items of shape {shape}; use a random mask for images"
+            )
+        for column in self.columns:
+            if not isinstance(column, int) or not 0 <= column < shape[0]:
+                raise InputError(f"there is no column {column!r} to hide; give numbers from 0 to {shape[0] - 1}")
+        observed = torch.ones((n, *shape), dtype=torch.bool)
+        observed[:, list(self.columns)] = False
+        return observed
+
+
+@dataclass(frozen=True)
 class FileMask:
     """A mask from a file: .npy, .npz (one array, an array `observed`, or one of `save_masks`), .pt or .png.
 
@@ -149,7 +170,9 @@ def load_masks(path: str | Path) -> Tensor:
 
 def _plane(shape: Shape, what: str) -> tuple[int, int]:
     if len(shape) not in (2, 3):
-        raise InputError(f"{what} needs images, got items of shape {shape}; use a random mask for vectors")
+        raise InputError(
+            f"{what} needs images, got items of shape {shape}; use mask=random or mask=columns for vectors"
+        )
     return shape[-2], shape[-1]
 
 

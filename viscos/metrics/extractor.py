@@ -92,11 +92,15 @@ class Inception(Extractor):
 
 
 def extractor_for(shape: tuple[int, ...], inception: str | None = None) -> Extractor | str:
-    """The extractor for images of `shape` (C, H, W), ready for use; or why there is none, in one line.
+    """The extractor for items of `shape`, images (C, H, W) or vectors (d,), ready for use; or why there is none.
 
     `inception` is a file with weights of torchvision's inception_v3, or "download". Raises `InputError` if it is given
     and cannot be had or used.
     """
+    if len(shape) != 3:
+        if inception is not None:
+            raise InputError(f"inception={inception} is for images, and these are vectors; leave it out")
+        return "FID compares images, and these are vectors"
     size = " × ".join(str(n) for n in shape)
     if inception is not None and shape[0] != 3:
         raise InputError(f"inception={inception} is for colour images, and these are of {size}; leave it out")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.data.datasets import Images
+from viscos.data.images import Images
 from viscos.errors import InputError
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.extractor import Extractor

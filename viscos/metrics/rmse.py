@@ -1,4 +1,4 @@
-"""Root mean squared error over hidden entries, in the [0, 1] units of the images."""
+"""Root mean squared error over hidden entries, in the units of the data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.data.items import PIXELS, Units
 from viscos.errors import InputError
 
 NORMAL_95 = 1.959963984540054
@@ -38,34 +39,41 @@ class Summary:
 
 @dataclass
 class RMSE:
-    """Accumulates the error of completions over hidden entries only; completions are clamped to [0, 1] first."""
+    """Accumulates the error of completions over hidden entries only; those of images are clamped to [0, 1] first."""
 
+    units: Units = PIXELS
     failed: int = 0
     """Items left out because their completion failed."""
     nothing_hidden: int = 0
     """Items left out because nothing of them was hidden."""
     _squared: list[Tensor] = field(default_factory=list, repr=False)
     _entries: list[Tensor] = field(default_factory=list, repr=False)
+    _columns: Tensor | float = field(default=0.0, repr=False)
+    """Sums of squares, and counts, of each entry (2, d)."""
 
     def update(self, completed: Tensor, truth: Tensor, hidden: Tensor, ok: Tensor | None = None) -> None:
         """Adds a batch: `completed` and `truth` (B, …), `hidden` (bool, B, …) and which completions are `ok` (bool, B).
 
-        Raises `InputError` if shapes or dtypes do not fit, if a hidden truth lies outside [0, 1], or if an item that is
-        said to be ok has a completion that is not finite.
+        Raises `InputError` if shapes or dtypes do not fit, if a hidden truth is not finite or, of an image, outside
+        [0, 1], or if an item that is said to be ok has a completion that is not finite.
         """
-        _check(completed, truth, hidden)
+        _check(completed, truth, hidden, self.units)
         ok = item_mask(ok, len(truth), truth.device)
         hidden, truth, completed = hidden.flatten(1), truth.flatten(1), completed.flatten(1)
         broken = (~torch.isfinite(completed) & hidden).any(1) & ok
         if broken.any():
             item = int(broken.nonzero()[0])
             raise InputError(f"completion {item} of the batch is not finite; mark failed items as not ok")
-        difference = completed.double().clamp(0, 1) - truth.double()
-        squared = torch.where(hidden, difference, 0.0).square().sum(1)
+        completed = completed.double().clamp(0, 1) if self.units.clamped else completed.double()
+        squares = torch.where(hidden, completed - truth.double(), 0.0).square()
+        squared = squares.sum(1)
         entries = hidden.sum(1)
         counted = ok & (entries > 0)
         self.failed += int((~ok).sum())
         self.nothing_hidden += int((ok & (entries == 0)).sum())
+        if self.units.columns:
+            sums = torch.stack([squares[counted].sum(0), hidden[counted].double().sum(0)])
+            self._columns = self._columns + sums.cpu()
         self._squared.append(squared[counted].cpu())
         self._entries.append(entries[counted].cpu())
 
@@ -92,17 +100,29 @@ class RMSE:
             return Summary.of(torch.empty(0))
         return Summary.of((torch.cat(self._squared) / torch.cat(self._entries)).sqrt())
 
+    @property
+    def columns(self) -> dict[str, float | None]:
+        """Of each column alone, in its own units; None where nothing of it was hidden."""
+        if not isinstance(self._columns, Tensor):
+            return dict.fromkeys(self.units.columns)
+        each = (self._columns[0] / self._columns[1]).sqrt() * torch.tensor(self.units.scales, dtype=torch.float64)
+        return {name: known(value) for name, value in zip(self.units.columns, each.tolist(), strict=True)}
+
     def record(self) -> dict[str, Any]:
         """The figures and how they were computed; plain, and None for what is not known."""
-        image = self.per_image
+        each, name = self.per_image, "per_image" if self.units.clamped else "per_item"
+        columns = {"columns_own_units": self.columns} if self.units.columns else {}
         return {
             "metric": "rmse",
-            "unit": "pixel values in [0, 1]",
-            "over": "hidden entries only, completions clamped to [0, 1]",
+            "unit": self.units.error,
+            "over": "hidden entries only, completions clamped to [0, 1]"
+            if self.units.clamped
+            else "hidden entries only",
             "pooled": known(self.pooled),
-            "per_image_mean": known(image.mean),
-            "per_image_std": known(image.std),
-            "per_image_mean_interval_95": [known(image.low), known(image.high)],
+            f"{name}_mean": known(each.mean),
+            f"{name}_std": known(each.std),
+            f"{name}_mean_interval_95": [known(each.low), known(each.high)],
+            **columns,
             "items": self.count,
             "entries": self.entries,
             "failed_items_left_out": self.failed,
@@ -124,13 +144,15 @@ def item_mask(ok: Tensor | None, n: int, device: torch.device) -> Tensor:
     return ok.to(device)
 
 
-def _check(completed: Tensor, truth: Tensor, hidden: Tensor) -> None:
+def _check(completed: Tensor, truth: Tensor, hidden: Tensor, units: Units) -> None:
     if not completed.shape == truth.shape == hidden.shape or truth.dim() < 2:
         shapes = f"{tuple(completed.shape)}, {tuple(truth.shape)} and {tuple(hidden.shape)}"
         raise InputError(f"completed, truth and hidden have shapes {shapes}; give the same shape (B, …) to all three")
     if hidden.dtype != torch.bool:
         raise InputError(f"hidden must be bool (true where a value is missing), got {hidden.dtype}; give ~observed")
-    outside = ~((truth >= 0) & (truth <= 1)) & hidden
+    outside = ~((truth >= 0) & (truth <= 1) if units.clamped else truth.isfinite()) & hidden
+    if outside.any() and not units.clamped:
+        raise InputError("a hidden true value is not finite; give as hidden only what is known")
     if outside.any():
         raise InputError(
             f"a hidden true value is {truth[outside][0].item():.4g}; the error is in [0, 1] units, scale it first"

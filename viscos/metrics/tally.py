@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from viscos.data.datasets import Images
+from viscos.data.items import Data
 from viscos.metrics.judge import Judge, Verdict
 from viscos.metrics.rmse import RMSE
 
@@ -20,7 +20,7 @@ class Tally:
     `judge` may be the reason why there is none.
     """
 
-    def __init__(self, test: Images, judge: Judge | str) -> None:
+    def __init__(self, test: Data, judge: Judge | str) -> None:
         self.test, self.judge = test, judge
         self.rmse: dict[str, RMSE] = {}
         self.verdicts: dict[str, Verdict] = {}
@@ -29,7 +29,7 @@ class Tally:
 
     def update(self, kind: str, completed: Tensor, hidden: Tensor, rows: Tensor, ok: Tensor | None = None) -> None:
         """Adds completions (B, …) of the test items `rows` (B,) with holes `hidden` (B, …), where they are `ok`."""
-        self.rmse.setdefault(kind, RMSE()).update(completed, self.test.values[rows], hidden, ok)
+        self.rmse.setdefault(kind, RMSE(self.test.units)).update(completed, self.test.values[rows], hidden, ok)
         self._show(kind, completed, rows, ok)
 
     def update_truth(self, rows: Tensor) -> None:

@@ -13,17 +13,17 @@ from viscos.errors import InputError
 from viscos.flows.bijection import Flow
 from viscos.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
-from viscos.posteriors.networks import Plain, UNet
+from viscos.posteriors.networks import MLP, Plain, UNet
 from viscos.posteriors.posterior import Posterior
 
 
 class Amortised(Posterior):
-    """A convolutional network from an incomplete image to a diagonal Gaussian over x^H.
+    """A network from an incomplete image (C, H, W) or vector (d,) to a diagonal Gaussian over x^H.
 
     The paper's has five 3×3 convolutions, holes filled by the median of the observed values; that is `channels` =
     (4, 8, 16, 32), the channels of all layers but the last. It ends in 8 channels; for a grey image squeezed to 4
     channels these are a mean and a log-scale for each entry, so we read that the network works on squeezed images.
-    By default it is a U-Net of `width` instead.
+    By default it is a U-Net of `width` instead; for vectors a fully connected network of four times that width.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
     fitted to observed entries. And the network moves that filling: its first output is a completion ŷ, and the mean
@@ -47,17 +47,24 @@ class Amortised(Posterior):
         held_out: float = 0.2,
     ) -> None:
         super().__init__()
-        if len(shape) != 3:
+        if len(shape) not in (1, 3):
             raise InputError(
-                f"posterior=amortised is for images (C, H, W), got {tuple(shape)}; take posterior=householder"
+                f"posterior=amortised is for images (C, H, W) and vectors (d,), got {tuple(shape)}; "
+                "take posterior=householder"
             )
+        if len(shape) == 1 and channels is not None:
+            raise InputError("the paper's inference network is of convolutions, for images; take posterior=amortised")
         self.shape, self.held_out = torch.Size(shape), held_out
-        self.factor = 2 if shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
+        self.factor = 2 if len(shape) == 3 and shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
-        self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
+        self.network: MLP | Plain | UNet
+        if len(shape) == 1:
+            self.network = MLP(2 * c, 4 * width)
+        else:
+            self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
         self.heads = nn.ModuleDict()
         for name in ("center", "log_scale", *(["prediction"] if held_out else [])):
-            self.heads[name] = nn.Conv2d(self.network.width, c, 3, padding=1)
+            self.heads[name] = self._head(c)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
         d = self.shape.numel() if gaussian else 0
@@ -65,6 +72,11 @@ class Amortised(Posterior):
         self.register_buffer("center", torch.zeros(self.shape))
         self.register_buffer("covariance", torch.eye(d))
         self.register_buffer("precision", torch.eye(d))
+
+    def _head(self, c: int) -> nn.Module:
+        """From features to `c` numbers, at each place of an image or once."""
+        width = self.network.width
+        return nn.Linear(width, c) if len(self.shape) == 1 else nn.Conv2d(width, c, 3, padding=1)
 
     @torch.no_grad()
     def prepare(self, median: float, gaussian: Gaussian | None) -> None:
@@ -92,10 +104,11 @@ class Amortised(Posterior):
     def _features(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
         filled = self._fill(batch)
         z = torch.cat([filled, batch.observed.to(filled.dtype)], 1)
-        return filled, self.network(F.pixel_unshuffle(z, self.factor))
+        return filled, self.network(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
 
     def _output(self, features: Tensor, head: str) -> Tensor:
-        return F.pixel_shuffle(self.heads[head](features), self.factor)
+        output = self.heads[head](features)
+        return output if self.factor == 1 else F.pixel_shuffle(output, self.factor)
 
     def _moved(self, batch: Incomplete, filled: Tensor, features: Tensor, head: str) -> Tensor:
         return torch.where(batch.observed, filled, filled + self._output(features, head))

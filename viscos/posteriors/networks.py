@@ -1,4 +1,4 @@
-"""Networks from images to features of the same size (B, `width`, H, W), for inference."""
+"""Networks from images to features of the same size (B, `width`, H, W), or of vectors (B, `width`), for inference."""
 
 from __future__ import annotations
 
@@ -22,6 +22,24 @@ class Plain(nn.Module):
         """(B, c_in, H, W) -> (B, width, H, W)."""
         for layer in self.layers:
             z = F.relu(layer(z))
+        return z
+
+
+class MLP(nn.Module):
+    """A fully connected network for vectors: one layer in, and `depth` residual ones with normalised inputs."""
+
+    def __init__(self, d_in: int, width: int = 128, depth: int = 3) -> None:
+        super().__init__()
+        self.width = width
+        self.enter = nn.Linear(d_in, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, d_in) -> (B, width)."""
+        z = F.silu(self.enter(z))
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            z = z + F.silu(layer(norm(z)))
         return z
 
 

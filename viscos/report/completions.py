@@ -24,7 +24,7 @@ def completions_table(record: dict[str, Any]) -> list[str]:
     rmse, fid, accuracy = record.get("rmse", {}), _values(record, "fid"), _values(record, "accuracy_complete")
     columns = {
         "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
-        "image ± std": {kind: _spread(row) for kind, row in rmse.items()},
+        _each(rmse): {kind: _spread(row) for kind, row in rmse.items()},
         "95 % of the mean": {kind: _interval(row) for kind, row in rmse.items()},
         f"FID of {record.get('items')}": fid,
         "accuracy": accuracy,
@@ -37,7 +37,12 @@ def completions_table(record: dict[str, Any]) -> list[str]:
     width = {name: 3 + max(len(cells[name]) for _, cells in rows) for name in columns}
     lines = [f"{label:<28}" + "".join(f"{cells[name]:>{width[name]}}" for name in columns) for label, cells in rows]
     judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
-    return [f"RMSE on hidden pixels, in [0, 1]{judged}:", *(line.rstrip() for line in lines)] if lines else []
+    return [f"RMSE on hidden {_unit(rmse)}{judged}:", *(line.rstrip() for line in lines)] if lines else []
+
+
+def _unit(rmse: dict[str, Any]) -> str:
+    unit = next((row["unit"] for row in rmse.values()), "")
+    return "pixels, in [0, 1]" if "pixel" in unit else f"entries, in {unit}"
 
 
 def why_no_fid(record: dict[str, Any]) -> str | None:
@@ -55,11 +60,20 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def _each(rmse: dict[str, Any]) -> str:
+    return "item ± std" if any("per_item_mean" in row for row in rmse.values()) else "image ± std"
+
+
+def _per(row: dict[str, Any], figure: str) -> Any:
+    """A figure of an image's, or of another item's, own error."""
+    return row.get(f"per_image_{figure}", row.get(f"per_item_{figure}"))
+
+
 def _spread(row: dict[str, Any]) -> str:
-    mean, std = _number(row["per_image_mean"]), _number(row["per_image_std"])
+    mean, std = _number(_per(row, "mean")), _number(_per(row, "std"))
     return f"{mean} ± {std}" if std else mean
 
 
 def _interval(row: dict[str, Any]) -> str:
-    low, high = map(_number, row["per_image_mean_interval_95"])
+    low, high = map(_number, _per(row, "mean_interval_95"))
     return f"{low} to {high}" if low else ""

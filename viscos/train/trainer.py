@@ -12,7 +12,7 @@ import torch
 
 from viscos.batch import Incomplete
 from viscos.data.augment import augment
-from viscos.data.incomplete import IncompleteImages, epoch_order
+from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.errors import InputError
 from viscos.flows import Composed
 from viscos.inference import Objective
@@ -52,7 +52,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: Model, data: IncompleteImages, objective: Objective, plan: Plan, devices: Devices | None = None
+        self, model: Model, data: IncompleteData, objective: Objective, plan: Plan, devices: Devices | None = None
     ) -> None:
         self.model, self.data, self.objective = model, data, objective
         self.plan = plan if model.holds_out else replace(plan, pretrain=0)  # there is nothing to teach beforehand

@@ -32,6 +32,8 @@ class Completed:
     def read(cls, run: str | Path) -> Completed:
         """From a run folder; raises `InputError` if it is none of `viscos impute`."""
         arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws"))
+        if arrays["truth"].dim() != 4:
+            raise InputError(f"{run} completes vectors, and this figure is of images; take name=density")
         # Draws come in antithetic pairs; every second one is independent of the others.
         return cls(arrays["truth"], arrays["observed"], arrays["draws"][::2], arrays.get("first_iteration_draw"))
 

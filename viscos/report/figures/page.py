@@ -55,5 +55,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
     with matplotlib.rc_context({"pdf.fonttype": 42, "pdf.compression": 9}):
         return [
             atomic.write(path.with_suffix(".pdf"), lambda p: figure.savefig(p, metadata={"CreationDate": None})),
-            atomic.write(path.with_suffix(".png"), lambda p: figure.savefig(p, dpi=DPI)),
+            save_png(figure, path.with_suffix(".png"), DPI),
         ]
+
+
+def save_png(figure: Figure, path: Path, dpi: int = 200) -> Path:
+    """Writes `path`, a PNG."""
+    return atomic.write(path, lambda p: figure.savefig(p, dpi=dpi))

@@ -1,0 +1,40 @@
+"""The density of a flow over the plane, and the conditional along a line of it."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from viscos.report.density import Plane, Slice, conditional_density
+
+_LINE = 2001  # places of the quadrature
+
+
+def density(plane: Plane, cut: Slice | None = None) -> Figure:
+    """The density with test points; beside it, of the item `cut`, its draws and the exact conditional."""
+    figure = Figure((6.6 if cut else 3.6, 3.0), layout="constrained")
+    axes = figure.subplots(1, 2 if cut else 1, squeeze=False)[0]
+    first, second, values = plane.grid()
+    axes[0].pcolormesh(first.numpy(), second.numpy(), values.numpy(), shading="gouraud", rasterized=True)
+    axes[0].scatter(*plane.points.T.numpy(), s=2, c="white", alpha=0.5, linewidths=0)
+    axes[0].set_xlabel(plane.names[0])
+    axes[0].set_ylabel(plane.names[1])
+    axes[0].set_title("density of the flow, test points", fontsize=8)
+    if cut:
+        line = axes[0].axhline if cut.hidden == 0 else axes[0].axvline
+        line(cut.known, color="tab:red", linewidth=1)
+        _conditional(axes[1], plane, cut)
+    return figure
+
+
+def _conditional(axis: Axes, plane: Plane, cut: Slice) -> None:
+    grid = plane.span(cut.hidden, _LINE, 0.3, cut.draws)
+    exact = conditional_density(plane.log_prob, cut.known, cut.hidden, grid)
+    bins = max(10, min(60, len(cut.draws) // 8))
+    axis.hist(cut.draws.numpy(), bins=bins, density=True, color="tab:blue", alpha=0.4, label="draws of the posterior")
+    axis.plot(grid.numpy(), exact.numpy(), color="tab:red", linewidth=1, label="exact conditional")
+    if cut.truth == cut.truth:
+        axis.axvline(cut.truth, color="black", linewidth=0.8, linestyle=":", label="true value")
+    axis.set_xlabel(plane.names[cut.hidden])
+    axis.set_title(f"item {cut.item}, given {plane.names[1 - cut.hidden]} = {cut.known:.4g}", fontsize=8)
+    axis.legend(fontsize=6, frameon=False)
