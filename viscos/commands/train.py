@@ -85,6 +85,8 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     for split, mask in (("train", observed), ("test", test_observed)):
         save_masks(run_dir / f"masks_{split}.npz", mask)
     print(f"{len(data)} items, {trainer.total} steps, {_count(model)} parameters; run folder {run_dir}", flush=True)
+    if scaling is not None and scaling.constant:
+        print(f"constant in the training data: {', '.join(scaling.constant)}", flush=True)
     spent = 0.0 if state is None else state.get("seconds", 0.0)
     try:
         return _go(cfg, run_dir, trainer, gaussian, scaling, test, test_observed, spent)
@@ -142,6 +144,8 @@ def _go(
         record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
     if test.shape == (2,):
         save_density(run_dir / "density.png", trainer.result().flow, test, scaling)
+    if scaling is not None:
+        record["constant_columns"] = list(scaling.constant)
     record |= {
         "training_seconds": round(seconds, 1),
         "steps": trainer.step,

@@ -30,6 +30,8 @@ class Scaling:
     """(d,), float64."""
     scale: Tensor
     """(d,), float64, positive."""
+    constant: tuple[str, ...] = ()
+    """Those of `columns` that have one observed value alone."""
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
@@ -41,7 +43,8 @@ class Scaling:
         low, high = (torch.where(observed, values, fill) for fill in (torch.inf, -torch.inf))
         constant = (low.amin(0) == high.amax(0)) | (scale == 0)
         size = torch.where(center == 0, 1.0, center.abs())
-        return cls(data.columns, center, torch.where(constant, _CONSTANT * size, scale))
+        names = tuple(name for name, same in zip(data.columns, constant.tolist(), strict=True) if same)
+        return cls(data.columns, center, torch.where(constant, _CONSTANT * size, scale), names)
 
     @property
     def log_scale(self) -> float:
@@ -63,12 +66,13 @@ class Scaling:
 
     def state(self) -> dict[str, Any]:
         """As plain containers and tensors."""
-        return {"columns": list(self.columns), "center": self.center, "scale": self.scale}
+        columns, constant = list(self.columns), list(self.constant)
+        return {"columns": columns, "center": self.center, "scale": self.scale, "constant": constant}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Scaling:
         """What `state` gave."""
-        return cls(tuple(state["columns"]), state["center"].cpu(), state["scale"].cpu())
+        return cls(tuple(state["columns"]), state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]))
 
 
 def fit_scaling(data: Data, observed: Tensor) -> Scaling | None:

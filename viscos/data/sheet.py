@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Sheet:
         """
         try:
             with path.open(newline="", encoding="utf-8-sig") as file:
-                first = file.readline()
+                first = re.sub(r'"[^"]*"', "", file.readline())
                 file.seek(0)
                 delimiter = max(",;\t", key=first.count)
                 lines = [tuple(line) for line in csv.reader(file, delimiter=delimiter, strict=True) if line]
@@ -80,7 +81,7 @@ class Sheet:
         rows = [list(row) for row in self.rows]
         for item, entry in (~observed).nonzero().tolist():
             value = float(values[item, entry])
-            rows[item][places[entry]] = f"{value:.9g}" if math.isfinite(value) else ""
+            rows[item][places[entry]] = f"{value:.12g}" if math.isfinite(value) else ""
 
         def writer(temporary: Path) -> None:
             with temporary.open("w", newline="", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -96,7 +96,15 @@ def tables(records: list[Record]) -> tuple[Table, ...]:
     paper = paper_figures()
     of_paper = all(record.figures["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
-    return tuple(Table(spec, tuple(rates), _rows(spec, rates, records, of_paper)) for spec in SPECS)
+    return tuple(Table(_of(spec, records), tuple(rates), _rows(spec, rates, records, of_paper)) for spec in SPECS)
+
+
+def _of(spec: Spec, records: list[Record]) -> Spec:
+    """The table's description with the unit that the records give, where it is not the images'."""
+    unit = records[0].figures.get("rmse", {}).get("mean", {}).get("unit", "pixel")
+    if spec.key != "rmse" or "pixel" in unit:
+        return spec
+    return replace(spec, title=f"RMSE on hidden entries, in {unit}, pooled")
 
 
 def provenance(records: list[Record]) -> str:
