@@ -1,0 +1,259 @@
+"""The commands on tables and on points in the plane: what they write and measure, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_commands import completions, figures, refused
+from test_commands import viscos as ran
+
+import viscos.report
+from viscos.cli import main
+from viscos.data.datasets import load
+from viscos.data.masks import load_masks
+from viscos.report.density import conditional_density
+from viscos.trained import load as load_trained
+
+SHORT = ("threads=1", "flow.blocks=[1]", "flow.channels=8", "posterior.width=4", "log_every=5")
+MEAN = np.array([5.0, 2000.0, -0.3])
+ROOT = np.array([[2.0, 0, 0], [200.0, 200.0, 0], [0.02, 0.01, 0.02]])
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def table_file(folder: Path, holes: float = 0.0) -> Path:
+    """Normal rows of three columns with very different units, a class beside them, and some empty cells."""
+    rng = np.random.default_rng(0)
+    values = MEAN + rng.standard_normal((600, 3)) @ ROOT.T
+    cells = [["" if rng.random() < holes else repr(float(value)) for value in row] for row in values]
+    path = folder / "table.csv"
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["long", "heavy", "kind", "fine"])
+        for row, (a, b, c) in zip(values, cells, strict=True):
+            lines.writerow([a, b, "high" if row[0] > MEAN[0] else "low", c])
+    return path
+
+
+def made(tmp_path_factory, name: str, *words: str, **table) -> Path:
+    """A run of `viscos train` that several tests share; they must not change it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp(name))
+        if "dataset=table" in words:
+            words += (f"dataset.path={table_file(Path.cwd(), **table)}", "dataset.label=kind")
+        return ran("train", *SHORT, *words)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """On rows of which a third of the cells is hidden by a mask or by nature."""
+    return made(tmp_path_factory, "table", "dataset=table", "missing=0.25", "max_steps=12", "draws=64", holes=0.1)
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory):
+    """On complete points."""
+    return made(tmp_path_factory, "moons", "dataset=moons", "missing=0", "max_steps=12", "dataset.items=500")
+
+
+def split(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a split in their own units, NaN in its own holes, and what was observed of them."""
+    cfg = load_trained(run).cfg["dataset"]
+    data = load("table", name, path=cfg["path"], label=cfg["label"], drop=cfg["drop"])
+    return data.values.numpy(), load_masks(run / f"masks_{name}.npz").numpy()
+
+
+def conditional_means(values: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """E[y | y^O] of the distribution that the rows were drawn from, row by row."""
+    S, out = ROOT @ ROOT.T, np.where(observed, values, MEAN)
+    for row, known in zip(out, observed, strict=True):
+        if known.any() and not known.all():
+            gain = np.linalg.solve(S[np.ix_(known, known)], S[np.ix_(known, ~known)])
+            row[~known] = MEAN[~known] + (row[known] - MEAN[known]) @ gain
+    return out
+
+
+def test_errors_are_near_those_of_the_distribution_behind_the_rows(table):
+    record = figures(table)
+    seen, seen_mask = split(table, "train")
+    assert not seen_mask[np.isnan(seen)].any() and 0.25 < 1 - seen_mask.mean() < 0.4
+    scale = np.array([seen[mask, k].std() for k, mask in enumerate(seen_mask.T)])
+    values, observed = split(table, "test")
+    hidden = ~observed & ~np.isnan(values)
+    best = conditional_means(values, observed) - values
+    rmse = record["rmse"]["mean"]
+    assert rmse["entries"] == hidden.sum() and "standard deviations" in rmse["unit"]
+    assert rmse["pooled"] == pytest.approx(np.sqrt(((best / scale)[hidden] ** 2).mean()), rel=0.08)
+    for k, name in enumerate(("long", "heavy", "fine")):
+        assert rmse["columns_own_units"][name] == pytest.approx(np.sqrt((best[hidden[:, k], k] ** 2).mean()), rel=0.12)
+    naive = ((seen_mask * np.nan_to_num(seen)).sum(0) / seen_mask.sum(0) - values) / scale
+    assert record["rmse"]["mean_imputation"]["pooled"] == pytest.approx(np.sqrt((naive[hidden] ** 2).mean()), rel=1e-5)
+    likelihood = record["log_likelihood"]
+    whole = np.linalg.solve(ROOT, (values[~np.isnan(values).any(1)] - MEAN).T)
+    exact = -0.5 * (whole**2).sum(0).mean() - np.log(np.diag(ROOT)).sum() - 1.5 * math.log(2 * math.pi)
+    assert likelihood["value_own_units"] == pytest.approx(exact, abs=0.1)
+    assert likelihood["value"] - likelihood["value_own_units"] == pytest.approx(np.log(scale).sum(), rel=1e-5)
+    assert likelihood["items"] == (~np.isnan(values)).all(1).sum()
+    assert record["fid"] == {"reason": "FID compares images, and these are vectors"}
+    assert "bits_per_dim" not in record and record["constant_columns"] == [] and record["accuracy"]["value"] >= 0.5
+    assert not list(table.glob("*.png"))
+
+
+def test_eval_measures_the_same_again(table):
+    again = figures(ran("eval", f"checkpoint={table}", "threads=1", "draws=64"))
+    assert again["rmse"]["mean"] == figures(table)["rmse"]["mean"]
+    other = figures(ran("eval", f"checkpoint={table}", "threads=1", "mask=columns", "mask.columns=[fine,0]"))
+    assert 2 / 3 < other["missing"] < 0.75 and other["rmse"]["mean"]["columns_own_units"]["heavy"] is None
+
+
+def test_a_run_goes_on(table):
+    shutil.copytree(table, "run")
+    assert figures(Path("run"))["steps"] == 12
+    assert main(["train", "resume=run", "max_steps=14", "threads=1"]) == 0
+    assert figures(Path("run"))["steps"] == 14
+
+
+def test_a_table_is_completed_in_its_own_cells(table):
+    text = "fine,note,long,heavy\n-0.30,a,,2000\n, b ,5.00,1.9e3\n?,c,NA,\n-0.25,d,4,1900\n"
+    Path("mine.csv").write_text(text)
+    run = ran("impute", f"checkpoint={table}", "input=mine.csv", "threads=1", "steps=3", "samples=2", "draws=400",
+              "posterior=full")  # fmt: skip
+    with (run / "completed.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    given = [line.split(",") for line in text.splitlines()]
+    assert rows[0] == given[0] and rows[4] == given[4]
+    arrays = completions(run)
+    assert arrays["draws"].shape == (400, 4, 3) and arrays["draws"].dtype == np.float64
+    nature = {"": True, "?": True, "NA": True}
+    for item in range(4):
+        for place, entry in ((2, 0), (3, 1), (0, 2)):  # of the columns of training: long, heavy, fine
+            cell, was = rows[item + 1][place], given[item + 1][place]
+            if nature.get(was):
+                assert float(cell) == pytest.approx(arrays["mean"][item, entry], rel=1e-9)
+                assert not arrays["observed"][item, entry]
+            else:
+                assert cell == was and (arrays["draws"][:, item, entry] == float(was)).all()
+    values = np.array([[np.nan, 2000, -0.30], [5, 1900, np.nan], [np.nan] * 3])
+    expected = conditional_means(np.nan_to_num(values), ~np.isnan(values))
+    spread = np.sqrt((ROOT**2).sum(1))
+    assert (np.abs(arrays["mean"][:3] - expected) < 0.5 * spread).all()
+    np.save("mine.npy", np.array([[np.nan, 2000, -0.3]]))
+    run = ran("impute", f"checkpoint={table}", "input=mine.npy", "threads=1", "posterior=amortised", "draws=4")
+    assert not (run / "completed.csv").exists() and completions(run)["draws"][0, 0, 1] == 2000
+
+
+def test_what_impute_refuses(table, capsys):
+    Path("mine.csv").write_text("fine,long\n1,2\n")
+    line = refused(capsys, "impute", f"checkpoint={table}", "input=mine.csv")
+    assert "lacks the column 'heavy'; the flow was trained on long, heavy, fine" in line
+    Path("mine.csv").write_text("fine,long,heavy\n1,2,3\n")
+    assert "has no holes (NaN); say what is missing, e.g. missing=0.3" in refused(
+        capsys, "impute", f"checkpoint={table}", "input=mine.csv"
+    )
+    Path("mine.csv").write_text("fine,long,heavy\n1,2,tall\n")
+    assert "column 'heavy' holds 'tall' in row 1" in refused(
+        capsys, "impute", f"checkpoint={table}", "input=mine.csv", "missing=0.3"
+    )
+    assert "no table" in refused(capsys, "impute", f"checkpoint={table}", "input=mine.png")
+
+
+def refused_figure(capsys, *words: str) -> str:
+    """Of `viscos figure`, which has no threads to set."""
+    capsys.readouterr()
+    assert main(["figure", *words]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["dataset=moons", "mask=center8"], "use mask=random or mask=columns for vectors"),
+        (["dataset=moons", "dataset.noise=uniform"], "for the grey levels of images"),
+        (["dataset=moons", "dataset.augment=flip"], "there is no option 'dataset.augment'"),
+        (["dataset=moons", "mask=columns", "mask.columns=[1]"], "nothing of column 1 is observed"),
+        (["dataset=moons", "inception=download"], "is for images, and these are vectors"),
+        (["dataset=table"], "dataset.path"),
+        (["dataset=table", "dataset.path=none.csv"], "there is no file 'none.csv'"),
+        (["dataset=table", "dataset.path=none.csv", "dataset.drop=id"], "must be a list such as"),
+        (["dataset=digits", "mask=columns", "mask.columns=[1]"], "a mask of columns needs vectors"),
+    ],
+)
+def test_what_train_refuses(words, says, capsys):
+    assert says in refused(capsys, "train", *words)
+
+
+def test_a_constant_column_gives_numbers(capsys):
+    rows = [f"{k % 7},3,{k * 0.1}" for k in range(40)]
+    Path("t.csv").write_text("\n".join(["a,b,c", *rows]) + "\n")
+    run = ran("train", *SHORT, "dataset=table", "dataset.path=t.csv", "missing=0.3", "max_steps=3")
+    assert "constant in the training data: b" in capsys.readouterr().out
+    record = figures(run)
+    assert record["constant_columns"] == ["b"] and record["rmse"]["mean"]["columns_own_units"]["b"] < 0.1
+    assert "NaN" not in json.dumps(record)
+    assert all(bool(p.isfinite().all()) for p in load_trained(run).model.parameters())
+    whole = ran("train", *SHORT, "dataset=table", "dataset.path=t.csv", "missing=0", "max_steps=3")
+    assert load_trained(whole).model.posterior is None and math.isfinite(figures(whole)["log_likelihood"]["value"])
+
+
+def test_the_density_of_points(moons):
+    pytest.importorskip("matplotlib")
+    record = figures(moons)
+    assert (moons / "density.png").is_file() and not (moons / "samples.png").exists()
+    assert record["log_likelihood"]["items"] == 100 and "data's own units" in record["log_likelihood"]["unit"]
+    assert "value_own_units" not in record["log_likelihood"] and "bits_per_dim" not in record
+    alone = ran("figure", "name=density", f"run={moons}")
+    assert {path.name for path in alone.glob("figure*")} == {"figure_density.pdf", "figure_density.png"}
+    run = ran("impute", f"checkpoint={moons}", "mask=columns", "mask.columns=[1]", "items=1", "draws=400",
+              "posterior=diagonal", "steps=40", "learning_rate=0.1", "threads=1")  # fmt: skip
+    beside = ran("figure", "name=density", f"run={run}")
+    assert (alone / "figure_density.png").read_bytes() != (beside / "figure_density.png").read_bytes()
+    # The flow is hardly more than a Gaussian after twelve steps, so the posterior comes close to the conditional.
+    arrays, flow = completions(run), load_trained(moons).model.flow
+    grid = torch.linspace(-6, 6, 2001)
+    with torch.no_grad():
+        exact = conditional_density(flow.log_prob, float(arrays["values"][0, 0]), 1, grid)
+    mean = torch.trapezoid(exact * grid, grid.double())
+    deviation = torch.trapezoid(exact * (grid - mean) ** 2, grid.double()).sqrt()
+    drawn = arrays["draws"][:, 0, 1]
+    assert abs(drawn.mean() - float(mean)) < 0.1 * float(deviation)
+    assert drawn.std() == pytest.approx(float(deviation), rel=0.15)
+
+
+def test_what_a_density_needs(moons, table, capsys):
+    pytest.importorskip("matplotlib")
+    assert "make it by `viscos impute" in refused_figure(capsys, "name=density")
+    assert "is over items of 3; a density is drawn of two" in refused_figure(capsys, "name=density", f"run={table}")
+    assert "is for figure 3" in refused_figure(capsys, "name=density", f"run={moons}", "other=x")
+    run = ran("impute", f"checkpoint={moons}", "mask=columns", "mask.columns=[0,1]", "items=2", "draws=2", "steps=1",
+              "threads=1")  # fmt: skip
+    assert "no item with one hidden coordinate" in refused_figure(capsys, "name=density", f"run={run}")
+    assert "completes vectors, and this figure is of images" in refused_figure(capsys, "name=2", f"run={run}")
+
+
+def test_without_matplotlib_training_says_so(capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("viscos.report.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(viscos.report, "figures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    run = ran("train", *SHORT, "dataset=moons", "max_steps=2", "dataset.items=50", "missing=0.4")
+    assert "no density.png: pictures of densities need matplotlib" in capsys.readouterr().out
+    assert {path.name for path in run.glob("*.png")} == set() and figures(run)["rmse"]["mean"]["entries"] > 0
+
+
+def test_bench_takes_vectors(table):
+    words = ("items=2", "repeats=1", "batch_size=8", "rates=[0.5]", "solvers=[anderson]", "threads=1")
+    for data in (["dataset=circles"], [f"checkpoint={table}"]):
+        record = json.loads((ran("bench", *data, *words) / "bench.json").read_text())
+        assert [row["missing"] for row in record["solvers"]] == ["50 %"] and record["solvers"][0]["converged"] == 1
