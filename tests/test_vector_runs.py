@@ -231,6 +231,33 @@ def test_the_density_of_points(moons):
     assert drawn.std() == pytest.approx(float(deviation), rel=0.15)
 
 
+def test_points_of_ones_own_are_completed(moons):
+    Path("p.csv").write_text("u,v\n0.1,\n,0.30\n")
+    np.save("p.npy", np.array([[0.1, np.nan], [np.nan, 0.3]]))
+    words = (f"checkpoint={moons}", "steps=2", "samples=2", "draws=3", "posterior=diagonal", "threads=1")
+    text, array = (ran("impute", *words, f"input={file}") for file in ("p.csv", "p.npy"))
+    one, other = completions(text), completions(array)
+    assert all(np.array_equal(one[key], other[key], equal_nan=True) for key in one)
+    assert (one["draws"][:, 0, 0] == 0.1).all() and np.isfinite(one["draws"]).all()
+    lines = (text / "completed.csv").read_text().splitlines()
+    assert (
+        lines[0] == "u,v" and lines[1].startswith("0.1,") and lines[2].endswith(",0.30") and "rmse" not in figures(text)
+    )
+
+
+def test_two_columns_without_a_whole_test_row():
+    rows = [f"{k % 7}," if k % 2 else f",{k % 5}" for k in range(40)]
+    Path("t.csv").write_text("\n".join(["a,b", *rows]) + "\n")
+    run = ran("train", *SHORT, "dataset=table", "dataset.path=t.csv", "missing=0", "max_steps=2")
+    assert not (run / "density.png").exists() and figures(run)["log_likelihood"] is None
+
+
+def test_one_column():
+    Path("t.csv").write_text("\n".join(["a", *(str(k % 7) for k in range(40))]) + "\n")
+    for missing in ("0", "0.3"):
+        assert figures(ran("train", *SHORT, "dataset=table", "dataset.path=t.csv", f"missing={missing}", "max_steps=2"))
+
+
 def test_what_a_density_needs(moons, table, capsys):
     pytest.importorskip("matplotlib")
     assert "make it by `viscos impute" in refused_figure(capsys, "name=density")

@@ -266,7 +266,8 @@ def _save(run_dir: Path, trained: Trained, items: _Items, before: Completions | 
     scaling, values, observed = trained.scaling, items.data.values, items.observed
 
     def own(y: Tensor) -> Tensor:
-        return y.cpu() if scaling is None else torch.where(observed, values.double(), scaling.restore(y))
+        y = y.cpu() if scaling is None else scaling.restore(y)
+        return torch.where(observed, values, y.to(values.dtype))
 
     mean = own(done.mean())
     arrays: dict[str, Any] = {

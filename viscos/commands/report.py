@@ -55,13 +55,19 @@ def save_draws(path: Path, truth: Tensor, observed: Tensor, draws: Tensor) -> Te
 
 
 def save_density(path: Path, flow: Flow, test: Data, scaling: Scaling | None) -> bool:
-    """Writes the density of a flow over the plane as a PNG, with test points; says so where matplotlib is not there."""
+    """Writes the density of a flow over the plane as a PNG, with test points, if there are any without holes.
+
+    Says so where matplotlib is not there. Returns whether there is a picture.
+    """
     try:
         from viscos.report import figures
     except ModuleNotFoundError as error:
         print(f"no {path.name}: pictures of densities need {error.name}: pip install 'viscos[figures]'")
         return False
-    figures.save_png(figures.density(plane(flow, test, scaling)), path)
+    drawn = plane(flow, test, scaling)
+    if not len(drawn.points):
+        return False
+    figures.save_png(figures.density(drawn), path)
     return True
 
 

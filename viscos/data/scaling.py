@@ -91,4 +91,6 @@ def fit_scaling(data: Data, observed: Tensor) -> Scaling | None:
 
 def standardised(data: Data, scaling: Scaling | None) -> Data:
     """The data as the model takes them."""
-    return data if scaling is None or not isinstance(data, Vectors) else scaling.standardised(data)
+    if not isinstance(data, Vectors):
+        return data
+    return replace(data, values=data.values.float()) if scaling is None else scaling.standardised(data)
