@@ -176,9 +176,9 @@ def test_the_network_is_trained_in_every_layer(channels):
     assert float(sum(p.grad.abs().sum() for p in flow.parameters() if p.grad is not None)) > 0
 
 
-def test_the_network_refuses_vectors():
-    with pytest.raises(InputError, match="is for images"):
-        Amortised((5,))
+def test_the_network_refuses_what_is_neither_image_nor_vector():
+    with pytest.raises(InputError, match=r"is for images \(C, H, W\) and vectors \(d,\), got \(4, 5\)"):
+        Amortised((4, 5))
 
 
 # ------------------------------------------------------------------------------------------------ held-out entries
