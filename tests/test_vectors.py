@@ -350,7 +350,7 @@ def trained(values, observed, labels):
     model = build_model(CFG, data.shape, 3, True)
     assert isinstance(model.classifier, CompletionClassifier)
     model.prepare(torch.where(observed, values, 0), observed, Gaussian.from_incomplete(values, observed))
-    plan = Plan(epochs=2, batch_size=8, learning_rate=1e-2, pretrain=2)
+    plan = Plan(epochs=1, batch_size=8, learning_rate=1e-2, pretrain=1)
     Trainer(model, data, Objective(anderson(), CLADE()), plan).run(lambda report: None, lambda epoch: None)
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 

@@ -41,7 +41,7 @@ def completions_table(record: dict[str, Any]) -> list[str]:
 
 
 def _unit(rmse: dict[str, Any]) -> str:
-    unit = next((row["unit"] for row in rmse.values()), "")
+    unit = next((row.get("unit", "pixels") for row in rmse.values()), "")
     return "pixels, in [0, 1]" if "pixel" in unit else f"entries, in {unit}"
 
 
