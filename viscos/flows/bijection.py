@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
-from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
+from viscos.flows.skeleton import Skeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
 from viscos.rng import Generators
 from viscos.roots import LatentEquation, RootFinder, anderson
@@ -67,8 +67,8 @@ class Flow(nn.Module):
         equation = LatentEquation.build(self, torch.zeros_like(x), hidden, x)
         return solver.solve(equation, equation.start())
 
-    def skeleton(self, y: Tensor) -> AffineSkeleton:
-        """An affine map close to g, for starts and preconditioners; here the diagonal of G at `y`, estimated."""
+    def skeleton(self, y: Tensor) -> Skeleton:
+        """An affine map close to g, for starts and preconditioners; here g linearised at `y`, or its diagonal alone."""
         return estimated_skeleton(self, y)
 
     def log_prob(self, y: Tensor) -> Tensor:

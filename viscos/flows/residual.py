@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from viscos.flows.series import Series
 from viscos.iterate import iterate
 from viscos.linear import Inverse, LinearOperator, Neumann
 from viscos.rng import Generators
-from viscos.solution import Solution, item_dot, item_max
+from viscos.solution import Solution, item_max
 
 
 class Branch(nn.Module):
@@ -126,6 +126,9 @@ class ResidualJacobian(LinearOperator):
 class Residual(Layer):
     """x = y + h(y), with its log-determinant by `series`, or exactly where an item has few entries."""
 
+    plain = True
+    evaluates = True
+
     def __init__(self, branch: Branch, series: Series, exact_below: int = 16) -> None:
         super().__init__()
         self.branch, self.series, self.exact_below = branch, series, exact_below
@@ -141,34 +144,13 @@ class Residual(Layer):
         h, jacobian = self.branch.linearize(y)
         return y + h, ResidualJacobian(jacobian)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
-        if y[0].numel() <= self.exact_below:
-            return self._exact(y)
-        h, jacobian = self.branch.linearize(y.detach())
-        twin = generator.clone_state()  # the same probes for the gradient, and the same value with and without one
-        value = self.series.value(jacobian, y.detach(), generator)
-        if not torch.is_grad_enabled():
-            return y + h, value
-        x, surrogate = self.ladj_surrogate(y, twin)  # lends the value its gradient
-        return x, value + surrogate - surrogate.detach()
+    def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
+        assert isinstance(G, ResidualJacobian)
+        return self.series.value(G.branch, like, generator)
 
-    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
-        if y[0].numel() <= self.exact_below:
-            return self._exact(y)
-        _, jacobian = self.branch.linearize(y.detach())
-        total, x = y.new_zeros(len(y)), y
-        for v, u in self.series.probes(jacobian, y, generator):
-            h, t = self.branch.tangent(y, v)
-            x = y + h
-            total = total + item_dot(u, t) / self.series.count
-        return x, total
-
-    def _exact(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The dense Jacobian's log-determinant, differentiable."""
-        d, batch = y[0].numel(), len(y)
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        x, columns = self.tangent(y.repeat_interleave(d, 0), basis)
-        return x.view(batch, d, *y.shape[1:])[:, 0], torch.linalg.slogdet(columns.reshape(batch, d, d))[1]
+    def probes(self, G: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
+        assert isinstance(G, ResidualJacobian)
+        return self.series.probes(G.branch, like, generator)
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
@@ -178,6 +160,9 @@ class Residual(Layer):
     def renormalize(self, iterations: int = 1) -> None:
         for linear in self.branch.maps:
             linear.renormalize(iterations)
+
+    def branches(self) -> list[Branch]:
+        return [self.branch]
 
 
 @dataclass(frozen=True)

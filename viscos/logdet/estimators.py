@@ -1,7 +1,7 @@
 """Estimators of the gradient of log|det J^OO|.
 
 Each gives a *surrogate*: a number for each item whose gradient is, in expectation, the wanted one. Only `Exact` gives a
-surrogate whose value means anything; values are the business of `viscos.logdet.value`.
+surrogate whose value means anything; values are the business of `viscos.linear.logabsdet`.
 
 With J = G⁻¹ and the Schur identity log|det J^OO| = log|det G^HH| − log|det G| there are two ways to probe. Both are
 E[uᵀ (∇G) v] with u and v held fixed, so both cost one differentiable pass with a tangent.

@@ -1,13 +1,13 @@
-"""Values of log-determinants, without gradients."""
+"""Values of log|det| of operators, without gradients."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from viscos.linear import Block, LinearOperator, dense
+from viscos.linear.operator import Block, LinearOperator, dense
 from viscos.linear.principal import longest
-from viscos.rng import rademacher
+from viscos.rng import Generators, rademacher
 from viscos.solution import item_dot
 
 
@@ -22,7 +22,7 @@ def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
 def lanczos_value(
     operator: LinearOperator,
     like: Tensor,
-    generator: torch.Generator,
+    generator: Generators,
     mask: Tensor | None = None,
     steps: int = 24,
     probes: int = 1,
