@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.flows.layer import Layer
-from viscos.flows.lipschitz import ACTIVATIONS, Bounded, BoundedConv2d, BoundedLinear
+from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 from viscos.flows.series import Series
 from viscos.iterate import iterate
 from viscos.linear import Inverse, LinearOperator, Neumann
@@ -22,7 +22,7 @@ from viscos.solution import Solution, item_max
 class Branch(nn.Module):
     """h = Aₙ ∘ σ ∘ … ∘ A₁ ∘ σ: activations before the maps (pre-activation), each map bounded."""
 
-    def __init__(self, maps: Sequence[Bounded], activation: str, flat: bool = False, first: bool = False) -> None:
+    def __init__(self, maps: Sequence[nn.Module], activation: str, flat: bool = False, first: bool = False) -> None:
         super().__init__()
         self.maps = nn.ModuleList(maps)
         kinds = [ACTIVATIONS[activation]() for _ in maps]
@@ -32,6 +32,9 @@ class Branch(nn.Module):
 
     def _enter(self, y: Tensor) -> Tensor:
         return y.flatten(1) if self.flat else y
+
+    def _leave(self, z: Tensor, y: Tensor) -> Tensor:
+        return z.reshape(y.shape) if self.flat else z
 
     def _precision(self, y: Tensor) -> AbstractContextManager[Any]:
         """Of a differentiable pass: lower where that was allowed. The maps' norms are taken before, in the full one."""
@@ -44,7 +47,7 @@ class Branch(nn.Module):
         with self._precision(y):
             for activation, linear, weight in zip(self.activations, self.maps, weights, strict=True):
                 z = linear.product(activation(z), weight, linear.bias)
-        return z.reshape(y.shape).to(y.dtype)
+        return self._leave(z, y).to(y.dtype)
 
     def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """h(y) and ∇h(y) v (B, …), differentiable: the value and its derivative in one pass of pairs."""
@@ -54,7 +57,7 @@ class Branch(nn.Module):
                 if not isinstance(activation, nn.Identity):
                     z, t = activation.tangent(z, t)
                 z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
-        return z.reshape(y.shape).to(y.dtype), t.reshape(v.shape).to(v.dtype)
+        return self._leave(z, y).to(y.dtype), self._leave(t, v).to(v.dtype)
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, BranchJacobian]:
@@ -67,7 +70,7 @@ class Branch(nn.Module):
             slopes.append(slope)
             z = linear(z)
         weights = [linear.effective() for linear in self.maps]
-        return z.reshape(y.shape), BranchJacobian(self, slopes, weights, y.shape)
+        return self._leave(z, y), BranchJacobian(self, slopes, weights, y.shape)
 
     def lipschitz(self) -> float:
         """A certified bound of the Lipschitz constant of h."""
@@ -87,7 +90,7 @@ class BranchJacobian(LinearOperator):
         t = self.branch._enter(v)
         for slope, weight, linear in zip(self.slopes, self.weights, self.branch.maps, strict=True):
             t = linear.product(t if slope is None else slope * t, weight)
-        return t.reshape(v.shape)
+        return self.branch._leave(t, v)
 
     def rmv(self, u: Tensor) -> Tensor:
         t = self.branch._enter(u)
@@ -96,7 +99,7 @@ class BranchJacobian(LinearOperator):
         ):
             t = linear.product_transposed(t, weight)
             t = t if slope is None else slope * t
-        return t.reshape(u.shape)
+        return self.branch._leave(t, u)
 
     def select(self, index: Tensor) -> BranchJacobian:
         slopes = [None if s is None else s[index] for s in self.slopes]
