@@ -25,6 +25,7 @@ from viscos.data.masks import mask_hash
 from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
+from viscos.partition import refuse_singular
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
 from viscos.rng import item_noise
@@ -41,14 +42,16 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     trained = load(cfg["checkpoint"], device)
     images, known, observed = _items(trained, cfg)
     trained.model.flow.check(images.values)
-    _posterior(trained, cfg, images.values[:1])  # refuses before anything is written
+    amortised = _posterior(trained, cfg, images.values[:1]) is trained.model.posterior
+    if amortised and cfg["partition"] != "same":  # refused before anything is written
+        raise InputError("an inference network knows the latent's own partition alone; take partition=same")
     runs.save_config(run_dir, cfg)
     chunks: list[_Chunk] = []
     with Log(run_dir) as log:
         for rows in torch.arange(len(images)).split(cfg["batch_size"]):
             chunks.append(_complete(trained, cfg, images.values[rows], observed[rows], rows, device, log))
         done = _joined([chunk.done for chunk in chunks])
-        record = _record(trained, images, known, observed, chunks, done, cfg["seed"]) | {
+        record = _record(trained, images, known, observed, chunks, done, cfg["seed"], cfg["partition"]) | {
             "seed": cfg["seed"],
             "versions": versions(),
         }
@@ -78,6 +81,8 @@ class _Chunk:
     """A draw from the posterior before it was fitted, if it was, of the same noise as the first in `done`."""
     first_bound: Tensor | None
     """The bound before the posterior was fitted (b,)."""
+    condition: Tensor
+    """About the condition number of G^HH (b,)."""
     fit_seconds: float
     draw_seconds: float
 
@@ -94,17 +99,19 @@ def _complete(
     batch = incomplete(values, observed, rows).to(device)
     posterior = _posterior(trained, cfg, batch.filled())
     objective = make_objective(cfg)
-    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"])
     before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:
-        start = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+        refuse_singular(conditional.conditioning(), cfg["partition"])
+        start = Conditional(conditional.flow, batch, posterior, objective, cfg["seed"])
         before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
         _fit(conditional, cfg, log, int(rows[0]))
     fitted = time.monotonic()
     done = conditional.completions(cfg["draws"], antithetic=True)
     drawn = time.monotonic()
-    return _Chunk(done, conditional.bound(2).cpu(), before, first_bound, fitted - began, drawn - fitted)
+    bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
+    return _Chunk(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
 
 
 def _before(chunks: list[_Chunk]) -> Completions | None:
@@ -171,6 +178,7 @@ def _record(
     chunks: list[_Chunk],
     done: Completions,
     seed: int,
+    partition: str,
 ) -> dict[str, Any]:
     s = done.solution
     record: dict[str, Any] = {
@@ -189,6 +197,13 @@ def _record(
         },
         "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
         "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
+    }
+    condition = torch.cat([chunk.condition for chunk in chunks])
+    record["partition"] = {
+        "kind": partition,
+        "condition_median": float(condition.median()),
+        "condition_largest": float(condition.max()),
+        "how": "condition number of G^HH at the datum of the latent zero; a lower bound above 64 hidden entries",
     }
     record |= _bounds(trained, images, observed, chunks)
     hidden = known & ~observed  # where the truth is known and was not used

@@ -82,6 +82,10 @@ class Flow(nn.Module):
         each = -0.5 * (x.square() + math.log(2 * math.pi))
         return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
 
+    def select(self, index: Tensor) -> Flow:
+        """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
+        return self
+
     def check(self, y: Tensor) -> None:
         """Refuses data of the wrong shape or dtype with `InputError`."""
         if self.shape is not None and y.shape[1:] != self.shape:

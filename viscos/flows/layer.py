@@ -134,6 +134,9 @@ class _Alone:
     def skeleton(self, y: Tensor) -> Skeleton:
         return estimated_skeleton(self, y)
 
+    def select(self, index: Tensor) -> _Alone:
+        return self
+
 
 class Closed(Layer):
     """A layer whose log-determinant has a closed form, differentiable: `ladj`."""

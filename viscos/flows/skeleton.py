@@ -21,6 +21,7 @@ from viscos.linear import (
     Matrix,
     PrincipalInverse,
     SharedSymmetric,
+    block_of,
     dense,
 )
 from viscos.linear.principal import longest
@@ -86,15 +87,64 @@ class DenseSkeleton:
         """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
         H = hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], self.G, torch.diag_embed((~H).to(self.G.dtype)))
-        inverse, info = torch.linalg.inv_ex(padded)
-        sane = (info == 0) & torch.isfinite(inverse).flatten(1).all(1)
-        for item in (~sane).nonzero().flatten().tolist():
-            finite = torch.nan_to_num(padded[item])
-            inverse[item] = torch.linalg.pinv(finite, rtol=_PSEUDO)
-        return Matrix(inverse, hidden.shape)
+        return Matrix(_inverse(padded), hidden.shape)
 
 
-Skeleton = AffineSkeleton | DenseSkeleton
+@dataclass(frozen=True)
+class BlockSkeleton:
+    """y ↦ x₀ + G (y − y₀) in the directions of H alone, of which the columns of G are written out (B, d, h)."""
+
+    columns: Tensor
+    places: Tensor
+    """The flat coordinates of the columns (B, h)."""
+    inside: Tensor
+    """Which columns are real (B, h), bool."""
+    x: Tensor
+    """(B, …)."""
+    y: Tensor
+    """(B, …); where y₀ is observed, y must be the same."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """The map (B, …)."""
+        moved = torch.where(self.inside, (y - self.y).flatten(1).gather(1, self.places), 0)
+        return self.x + (self.columns @ moved.unsqueeze(-1)).view_as(y)
+
+    def inverse_block(self, hidden: Tensor) -> LinearOperator:
+        """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
+        return _Scattered(_inverse(block_of(self.columns, self.places, self.inside)), self.places, hidden.shape)
+
+
+class _Scattered(LinearOperator):
+    """Small matrices (B, h, h) that act on the entries at `places` (B, h), and leave the others as they are."""
+
+    def __init__(self, matrix: Tensor, places: Tensor, shape: torch.Size) -> None:
+        self.matrix, self.places, self.shape = matrix, places, torch.Size(shape)
+
+    def _product(self, matrix: Tensor, v: Tensor) -> Tensor:
+        flat = v.flatten(1)
+        moved = (matrix @ flat.gather(1, self.places).unsqueeze(-1)).squeeze(-1)
+        return flat.scatter(1, self.places, moved).view_as(v)
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self._product(self.matrix, v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self._product(self.matrix.mT, u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return _Scattered(self.matrix[index], self.places[index], torch.Size((len(index), *self.shape[1:])))
+
+
+def _inverse(blocks: Tensor) -> Tensor:
+    """The inverses (B, h, h), and pseudo-inverses where there is none."""
+    inverse, info = torch.linalg.inv_ex(blocks)
+    sane = (info == 0) & torch.isfinite(inverse).flatten(1).all(1)
+    for item in (~sane).nonzero().flatten().tolist():
+        inverse[item] = torch.linalg.pinv(torch.nan_to_num(blocks[item]), rtol=_PSEUDO)
+    return inverse
+
+
+Skeleton = AffineSkeleton | DenseSkeleton | BlockSkeleton
 """What is near a flow, and easy to invert on a block."""
 
 

@@ -20,7 +20,8 @@ class Sylvester(LowRankLayer):
 
     Invertible where every product of their diagonals is above −1 (theorem 2 there): here r̃ᵢᵢ = exp(·) and
     rᵢᵢ r̃ᵢᵢ = softplus(·) − 1. Q is the first columns of an orthogonal matrix: of the exponential of a skew matrix
-    (d, d), for vectors; or of a product of Householder `reflections` (section 3.2 there), for larger items. The inverse solves for Qᵀy from its last entry up, one monotone function each.
+    (d, d), for vectors; or of a product of Householder `reflections` (section 3.2 there), for larger items. The
+    inverse solves for Qᵀy from its last entry up, one monotone function each.
     """
 
     def __init__(self, d: int, columns: int, reflections: int = 0) -> None:
