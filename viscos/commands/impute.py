@@ -122,12 +122,7 @@ def _before(chunks: list[_Chunk]) -> Completions | None:
 
 def _joined(parts: list[Completions]) -> Completions:
     """The completions of all items; the verdicts stand draw by draw."""
-    draws = len(parts[0].draws)
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(p.solution, name).unflatten(0, (draws, -1)) for p in parts], 1).flatten(0, 1)
-
-    solution = Solution(*(column(name) for name in ("value", "status", "residual", "evaluations", "fallback")))
+    solution = Solution.joined([p.solution for p in parts], len(parts[0].draws))
     return Completions(torch.cat([p.draws for p in parts], 1), torch.cat([p.latents for p in parts], 1), solution)
 
 
@@ -180,7 +175,6 @@ def _record(
     seed: int,
     partition: str,
 ) -> dict[str, Any]:
-    s = done.solution
     record: dict[str, Any] = {
         "command": "impute",
         "checkpoint": str(trained.path),
@@ -189,12 +183,7 @@ def _record(
         "mask_hash": mask_hash(observed),
         "missing": float((~observed).double().mean()),
         "draws": len(done.draws),
-        "solver": {
-            "evaluations": float(s.evaluations.mean()),
-            "fallback": float(s.fallback.double().mean()),
-            "failed": float((~s.converged).double().mean()),
-            "solves": len(s.status),
-        },
+        "solver": done.solution.record(),
         "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
         "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
     }
