@@ -264,4 +264,4 @@ def _seen(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     size = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
-    return f"a {type(value).__name__}{size}"
+    return f"an object of type {type(value).__name__}{size}"
