@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import viscos
+from viscos import checkpoint
 from viscos.build import build
 from viscos.cli import main
 from viscos.errors import InputError
@@ -134,26 +135,19 @@ def by_quadrature(model, value: float, dtype) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [
-        ("normflows planar", torch.float32),
-        ("normflows residual", torch.float64),
-        ("nflows maf", torch.float64),
-        ("nflows spline", torch.float32),
-        ("zuko nsf", torch.float32),
-        ("zuko nsf", torch.float64),
-    ],
+    [("normflows planar", torch.float32), ("nflows maf", torch.float64), ("zuko nsf", torch.float32)],
 )
 def test_conditional_against_quadrature(name, dtype):
     model = made(name, dtype)
     y = torch.tensor([[0.4, float("nan")]], dtype=dtype)
     posterior = viscos.condition(wrap(model), y, torch.tensor([True, False]), posterior="full")
-    posterior.fit(60, learning_rate=0.05)
-    draws = posterior.sample(2000)
+    posterior.fit(25, learning_rate=0.05)
+    draws = posterior.sample(1000)
     assert (draws[:, 0, 0] == y[0, 0]).all() and bool(draws.isfinite().all())
     log_p, mean, deviation = by_quadrature(model, 0.4, dtype)
-    assert float(draws[:, 0, 1].mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(2000) + 0.03)
+    assert float(draws[:, 0, 1].mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(1000) + 0.03)
     assert float(draws[:, 0, 1].std()) == pytest.approx(deviation, rel=0.1)
-    assert float(posterior.bound(200)[0]) == pytest.approx(log_p, abs=0.03)
+    assert float(posterior.bound(100)[0]) == pytest.approx(log_p, abs=0.03)
 
 
 def test_a_random_log_determinant_is_replaced():
@@ -181,7 +175,7 @@ def class_base():
 
 def with_base(name, *arguments):
     nf = pytest.importorskip("normflows")
-    return nf.NormalizingFlow(getattr(nf.distributions, name)(*arguments), planar().flows)
+    return nf.NormalizingFlow(getattr(nf.distributions, name)(*arguments).float(), planar().flows)
 
 
 def conditional_normflow():
@@ -246,7 +240,7 @@ REFUSED = [
 def test_refusals(make, says):
     with pytest.raises(InputError, match=r"^[^\n]+$") as caught:
         flow = wrap(make())
-        flow.log_prob(torch.randn(4, *flow.shape, generator=torch.Generator().manual_seed(0)))
+        flow.log_prob(torch.randn(4, *(flow.shape or (2,)), generator=torch.Generator().manual_seed(0)))
     assert says in str(caught.value)
 
 
@@ -330,12 +324,14 @@ def test_a_method_brings_its_module():
     model = Stretch()
     flow = wrap(model.forward, (3,), to_data=model.inverse)
     assert len(list(flow.parameters())) == 2
-    with pytest.raises(InputError, match="data are torch.float64, the flow is torch.float32"):
+    with pytest.raises(InputError, match="convert one of them"):
         flow.log_prob(torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(InputError, match=r"items of shape \(3,\), got \(2,\)"):
         flow.log_prob(torch.zeros(1, 2))
     twin = wrap(Stretch(), (3,))
-    twin.load_state_dict(shaken(flow).state_dict())
+    with torch.no_grad():
+        model.b += 1
+    twin.load_state_dict(flow.state_dict())
     torch.testing.assert_close(twin.log_prob(torch.ones(1, 3)), flow.log_prob(torch.ones(1, 3)))
     assert not flow.train().training
     assert wrap(flow) is flow
@@ -364,7 +360,7 @@ def test_without_an_inverse_or_a_shape():
         ("shorter", "has shape (4, 2) where (4, 3)"),
         ("doubled", "is torch.float64 where torch.float32"),
         ("alone", "returned a tensor of shape (4, 3); it must return"),
-        ("batch_norm", "in a batch than alone"),
+        ("batch_norm", "in another batch"),
         ("raising", "raised IndexError for data of shape (4, 3): no such layer"),
     ],
 )
@@ -409,12 +405,17 @@ def two():
     return Stretch(2)
 
 def any_size(shape):
-    return viscos.flows.wrap(Stretch(shape[0]), shape, to_data=lambda x: x)
+    return viscos.flows.wrap(Stretch(shape[0]), shape)
+
+def fixed():
+    return viscos.flows.wrap(Stretch(2), (2,))
 
 def picture():
     class Picture(Stretch):
-        pass
-    return viscos.flows.wrap(Picture(4), (1, 4, 4))
+        def forward(self, y):
+            x, ladj = super().forward(y)
+            return x, ladj * 16
+    return viscos.flows.wrap(Picture(1), (1, 4, 4))
 
 def spline():
     import zuko
@@ -459,14 +460,13 @@ def imputed(*words: str) -> dict[str, np.ndarray]:
 
 
 def test_impute_a_table(folder):
-    model = Stretch(2)  # of other names
     torch.save({"log_scale": torch.tensor([0.0, 1.0])}, "weights.pt")
     done = imputed("flow.factory=factories:two", "checkpoint=weights.pt", "input=table.npz")
     given = np.load("table.npz")["arr_0"]
     known = ~np.isnan(given)
     assert done["draws"].shape == (2, 5, 2) and done["solved"].all() and np.isfinite(done["draws"]).all()
     assert (done["draws"][:, known] == given[known]).all()
-    assert str(folder) not in sys.path and len(list(model.parameters())) == 2
+    assert str(folder) not in sys.path
 
 
 def test_the_weights_are_used(folder):
@@ -483,11 +483,18 @@ def test_impute_with_zuko(folder):
     assert done["solved"].all() and not done["observed"].all()
 
 
-def test_a_factory_that_takes_a_shape_and_one_for_pictures(folder, capsys):
-    with pytest.raises(AssertionError):  # its to_data is wrong on purpose: right only where the scale is one
-        torch.save({"held.0.log_scale": torch.ones(2)}, "weights.pt")
-        imputed("flow.factory=factories:any_size", "checkpoint=weights.pt", "input=table.npz")
-    assert "does not" not in capsys.readouterr().err
+def test_a_factory_that_takes_a_shape(folder):
+    torch.save({"log_scale": torch.tensor([0.0, 9.0])}, "weights.pt")  # of what was wrapped
+    done = imputed("flow.factory=factories:any_size", "checkpoint=weights.pt", "input=table.npz")
+    assert np.abs(done["draws"][:, ::2, 1]).max() < 0.01
+
+
+def test_impute_pictures(folder):
+    pictures = np.random.default_rng(1).random((2, 4, 4)).astype(np.float32)
+    np.save("pictures.npy", pictures)
+    done = imputed("flow.factory=factories:picture", "checkpoint=null", "input=pictures.npy", "mask=half")
+    assert done["draws"].shape == (2, 2, 1, 4, 4) and (done["draws"][:, :, 0, :, :2] == pictures[:, :, :2]).all()
+    assert list(Path("outputs").rglob("completions.png"))
 
 
 @pytest.mark.parametrize(
@@ -507,7 +514,7 @@ def test_a_factory_that_takes_a_shape_and_one_for_pictures(folder, capsys):
         ("flow.factory=factories:function checkpoint=other.pt", "takes no state dict; say checkpoint=null"),
         ("flow.factory=factories:two input=null", "give input="),
         ("flow.factory=factories:two input=whole.npy", "has no holes"),
-        ("flow.factory=factories:two input=wide.npy", "takes floats of shape (N, 2)"),
+        ("flow.factory=factories:fixed input=wide.npy missing=0.5", "takes floats of shape (N, 2)"),
         ("flow.factory=factories:any_size input=picture.png", "which only an array file tells"),
         ("flow.factory=factories:two posterior=amortised", "take posterior=householder"),
     ],
@@ -524,16 +531,14 @@ def test_impute_refuses(folder, words, says, capsys):
     assert not Path("outputs").exists()
 
 
-def test_only_the_command_line_names_a_factory(folder, capsys):
+def test_only_the_command_line_names_a_factory(folder):
     description = {"factory": "factories:two"}
     with pytest.raises(InputError, match="conditioned here, not trained"):
         build(description, (2,))
     state = {"config": {"flow": description}, "shape": [2], "classes": 0, "parts": {"posterior": None}}
-    viscos.checkpoint = importlib.import_module("viscos.checkpoint")
-    viscos.checkpoint.save("run.pt", state)
-    with pytest.raises(InputError):
+    checkpoint.save("run.pt", state)
+    with pytest.raises(InputError, match="conditioned here, not trained"):
         viscos.load("run.pt")
-    assert main(["train", "flow=foreign", "flow.factory=factories:two", "threads=1"]) == 2
     assert main(["impute", "flow=iresnet", "checkpoint=run.pt", "input=table.npz", "threads=1"]) == 2
     assert main(["impute", "checkpoint=null", "threads=1"]) == 2
     assert "factories" not in sys.modules

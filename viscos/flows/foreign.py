@@ -154,17 +154,20 @@ class Foreign(Flow):
         return next((t for t in tensors if t.is_floating_point()), torch.empty(0))
 
     def _base(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        pair = (torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in self._location_and_scale())
-        location, scale = pair
-        return location, scale
-
-    def _location_and_scale(self) -> tuple[Any, Any]:
+        """Location and scale of the base, of a shape that fits `like` (B, …)."""
         try:
-            return location_and_scale(self.source.base())
-        except (NotImplementedError, AttributeError) as error:
+            pair = location_and_scale(self.source.base())
+            location, scale = (torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in pair)
+            fits = torch.broadcast_shapes(location.shape, scale.shape, like.shape) == like.shape
+        except (NotImplementedError, AttributeError, RuntimeError):
+            fits = False
+        if not fits:
+            kind = type(self.source.base()).__name__
             raise InputError(
-                f"the base of {self.source.name} is not a Gaussian; viscos needs a normal latent"
-            ) from error
+                f"the base of {self.source.name}, a {kind}, is not a diagonal Gaussian of the shape of an item "
+                f"{tuple(like.shape[1:])}; viscos needs a latent that is normal, with any location and scale"
+            )
+        return location, scale
 
     def _standardise(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """x = (z − location) / scale (B, …), and the sum of log scale (B,)."""
