@@ -150,6 +150,19 @@ def test_conditional_against_quadrature(name, dtype):
     assert float(posterior.bound(100)[0]) == pytest.approx(log_p, abs=0.03)
 
 
+def test_a_flow_that_swaps_its_entries():
+    nf = pytest.importorskip("normflows")
+    torch.manual_seed(0)
+    layers = [*planar().flows, nf.flows.Permute(2, mode="swap")]
+    model = shaken(nf.NormalizingFlow(nf.distributions.DiagGaussian(2), layers), size=0.1)
+    y, observed = torch.tensor([[0.4, 0.0]]), torch.tensor([True, False])
+    posterior = viscos.condition(wrap(model), y, observed, posterior="full", partition="maxvol")
+    log_p, mean, deviation = by_quadrature(model, 0.4, torch.float32)
+    draws = posterior.fit(25, learning_rate=0.05).sample(500)[:, 0, 1]
+    assert float(draws.mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(500) + 0.03)
+    assert log_p - 0.1 < float(posterior.bound(100)[0]) < log_p + 0.02  # q is a Gaussian, the posterior has a kink
+
+
 def test_a_random_log_determinant_is_replaced():
     flow = wrap(made("normflows residual", torch.float64))
     assert not flow.exact  # in two dimensions the library is exact itself

@@ -94,9 +94,7 @@ def test_the_same_partition_fails_where_the_block_is_singular_and_maxvol_succeed
     flow, hidden = swapped(), torch.tensor(hidden)
     y = normal(2, 4, seed=3)
     if hidden[2]:
-        with pytest.raises(
-            InputError, match=r"partition=same the block G\^HH is nearly.*take partition=maxvol"
-        ):
+        with pytest.raises(InputError, match=r"partition=same the block G\^HH is nearly.*take partition=maxvol"):
             viscos.condition(flow, y, ~hidden).fit(steps=1)
     q = viscos.condition(flow, y, ~hidden, partition="maxvol", posterior="full")
     assert (q.conditioning() < 100).all()

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from viscos.errors import InputError
 from viscos.flows.libraries import location_and_scale
-from viscos.linear import Jacobian
-from viscos.linear.operator import dense
+from viscos.linear import Jacobian, dense
 from viscos.solution import item_dot
 
 if TYPE_CHECKING:
