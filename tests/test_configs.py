@@ -24,6 +24,7 @@ NEEDED = {
     "mask=file": ["mask.path=masks.npz"],
     "dataset=array": ["dataset.path=images.npz"],
     "dataset=folder": ["dataset.path=pictures"],
+    "flow=foreign": ["flow.factory=module:function"],
     "impute": ["checkpoint=run.pt"],
     "eval": ["checkpoint=run.pt"],
     "figure": ["name=2"],

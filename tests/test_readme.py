@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+LIBRARIES = ("normflows", "nflows", "zuko")
 README = Path(__file__).parents[1] / "README.md"
+
+
+def needed(block: str) -> list[str]:
+    """The libraries that an example imports beside viscos."""
+    return [name for name in LIBRARIES if re.search(rf"^import .*\b{name}\b", block, flags=re.M)]
 
 
 @pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
@@ -16,7 +22,8 @@ def test_python_examples_run() -> None:
     assert len(blocks) >= 2
     names: dict[str, object] = {}
     for block in blocks:
-        exec(block, names)
+        if not needed(block):
+            exec(block, names)
     draws, y, observed = names["draws"], names["y"], names["observed"]
     assert draws.shape == (16, 3, 1, 8, 8)
     assert (draws[:, observed] == y[observed]).all()
@@ -26,3 +33,18 @@ def test_python_examples_run() -> None:
     found = own.to_data(own.to_latent(torch.zeros(2, 4) + 0.5))
     assert found.converged.all()
     torch.testing.assert_close(found.value, torch.full((2, 4), 0.5), atol=1e-4, rtol=0)
+
+
+@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
+@pytest.mark.parametrize("library", ["normflows", "zuko"])
+def test_examples_with_other_libraries_run(library: str) -> None:
+    pytest.importorskip(library)
+    (block,) = (
+        b
+        for b in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+        if library in needed(b)
+    )
+    names: dict[str, object] = {}
+    exec(block, names)
+    draws, y, observed = names["draws"], names["y"], names["observed"]
+    assert (draws[..., observed] == y[:, observed]).all() and draws.isfinite().all()

@@ -161,6 +161,7 @@ RULES: dict[str, Rule] = {
     "mask.size": integer(1),
     "mask.side": one_of(CHOICES["mask.side"]),
     "mask.path": text,
+    "flow.factory": text,
     "flow.blocks": list_of(integer(1)),
     "flow.channels": either(integer(1), list_of(integer(1))),
     "flow.fully_connected": integer(0),

@@ -52,7 +52,7 @@ def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
     return dataset | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
 
 
-def make_masks(mask: dict[str, Any], images: Images, seed: int, split: str) -> Tensor:
+def make_masks(mask: dict[str, Any], images: Any, seed: int, split: str) -> Tensor:
     """The masks of a split (N, C, H, W), bool, true where observed."""
     return build(mask)(images.shape, len(images), seed, split)
 

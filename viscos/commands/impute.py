@@ -16,6 +16,7 @@ from viscos.batch import incomplete
 from viscos.build import build
 from viscos.commands.common import chosen_mask, load_images, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
+from viscos.commands.foreign import Vectors, load_foreign, read_vectors
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
 from viscos.conditional import Conditional
@@ -39,7 +40,7 @@ TEST_ITEMS = 16
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    trained = load(cfg["checkpoint"], device)
+    trained = _trained(cfg, device)
     images, known, observed = _items(trained, cfg)
     trained.model.flow.check(images.values)
     amortised = _posterior(trained, cfg, images.values[:1]) is trained.model.posterior
@@ -59,15 +60,31 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         before = _before(chunks)
         _save(run_dir, images, truth, observed, before, done)
         log.record("impute", record, cfg["steps"])
-        for name, picture in {
-            "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
-            "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
-        }.items():
+        pictures = {} if isinstance(images, Vectors) else _pictures(run_dir, truth, observed, before, done)
+        for name, picture in pictures.items():
             log.image(f"impute/{name}", picture, cfg["steps"])
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
-    print(f"completions in {run_dir / 'completions.npz'}, pictures beside it: completions.png, draws.png")
+    beside = f", pictures beside it: {', '.join(f'{name}.png' for name in pictures)}" if pictures else ""
+    print(f"completions in {run_dir / 'completions.npz'}{beside}")
     return record
+
+
+def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
+    if cfg.get("flow") is not None:
+        return load_foreign(cfg, device)
+    if cfg["checkpoint"] is None:
+        raise InputError("checkpoint=… is needed: run folder of `viscos train`, or a checkpoint file")
+    return load(cfg["checkpoint"], device)
+
+
+def _pictures(
+    run_dir: Path, truth: Tensor, observed: Tensor, before: Completions | None, done: Completions
+) -> dict[str, Tensor]:
+    return {
+        "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
+        "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
+    }
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,7 @@ def _joined(parts: list[Completions]) -> Completions:
     return Completions(torch.cat([p.draws for p in parts], 1), torch.cat([p.latents for p in parts], 1), solution)
 
 
-def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tensor]:
+def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images | Vectors, Tensor, Tensor]:
     """What to complete, where it is known at all, and what is observed of it."""
     mask = chosen_mask(cfg)
     if cfg["input"] is None:
@@ -135,10 +152,18 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> tuple[Images, Tensor, Tenso
         if bool(observed.all()):
             raise InputError("nothing is hidden under the masks of the run; say what is missing, e.g. mask=center8")
         return images, torch.ones_like(images.values, dtype=torch.bool), observed
-    images, known = read_images(cfg["input"], tuple(trained.state["shape"]), cfg["items"])
+    given, known = _given(trained, cfg)
     if mask is None and bool(known.all()):
         raise InputError(f"{cfg['input']} has no holes (NaN); say what is missing, e.g. mask=center8 or mask=file")
-    return images, known, known if mask is None else known & make_masks(mask, images, cfg["seed"], "input")
+    return given, known, known if mask is None else known & make_masks(mask, given, cfg["seed"], "input")
+
+
+def _given(trained: Trained, cfg: dict[str, Any]) -> tuple[Images | Vectors, Tensor]:
+    """The items of `input`, and where they are known."""
+    shape = tuple(trained.state["shape"])
+    if len(shape) == 3:
+        return read_images(cfg["input"], shape, cfg["items"])
+    return read_vectors(cfg["input"], trained.model.flow, cfg["items"])
 
 
 def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior:
@@ -167,7 +192,7 @@ def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) ->
 
 def _record(
     trained: Trained,
-    images: Images,
+    images: Images | Vectors,
     known: Tensor,
     observed: Tensor,
     chunks: list[_Chunk],
@@ -196,7 +221,7 @@ def _record(
     }
     record |= _bounds(trained, images, observed, chunks)
     hidden = known & ~observed  # where the truth is known and was not used
-    if not bool(hidden.any()):
+    if isinstance(images, Vectors) or not bool(hidden.any()):  # the error is in the units of images
         return record
     record["rmse"] = {
         "mean": _rmse(images, hidden, done.mean(), done.ok.any(0)),
@@ -216,7 +241,7 @@ def _record(
     return record
 
 
-def _bounds(trained: Trained, images: Images, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
+def _bounds(trained: Trained, images: Images | Vectors, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
     """The bound after the fit and before it, over the items where both are known, and the Gaussian's log p(y^O)."""
     last = torch.cat([chunk.bound for chunk in chunks]).double()
     firsts = [chunk.first_bound for chunk in chunks if chunk.first_bound is not None]
@@ -231,6 +256,8 @@ def _bounds(trained: Trained, images: Images, observed: Tensor, chunks: list[_Ch
         exact = trained.baseline.log_prob_observed(images.values[known], observed[known])
         bound["gaussian_log_prob"] = float(exact.mean())
     unit = "nats an item, a lower bound of log p(y^O) for values in [0, 1]; of the Gaussian, log p(y^O) itself"
+    if isinstance(images, Vectors):
+        unit = "nats an item, a lower bound of log p(y^O) for values in the units of the flow"
     return {"bound": bound | {"items": int(known.sum()), "draws": 2, "unit": unit}}
 
 
@@ -241,7 +268,12 @@ def _rmse(images: Images, hidden: Tensor, completed: Tensor, ok: Tensor | None) 
 
 
 def _save(
-    run_dir: Path, images: Images, truth: Tensor, observed: Tensor, before: Completions | None, done: Completions
+    run_dir: Path,
+    images: Images | Vectors,
+    truth: Tensor,
+    observed: Tensor,
+    before: Completions | None,
+    done: Completions,
 ) -> None:
     arrays: dict[str, Any] = {
         "draws": done.draws.cpu().numpy(),

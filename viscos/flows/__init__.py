@@ -5,6 +5,7 @@ from viscos.flows.composed import Composed as Composed
 from viscos.flows.coupling import Coupling as Coupling
 from viscos.flows.coupling import glow as glow
 from viscos.flows.coupling import realnvp as realnvp
+from viscos.flows.foreign import wrap as wrap
 from viscos.flows.image import Squeeze as Squeeze
 from viscos.flows.iresnet import iresnet as iresnet
 from viscos.flows.layer import Affine as Affine
