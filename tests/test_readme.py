@@ -36,6 +36,38 @@ def test_python_examples_run() -> None:
 
 
 @pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
+def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
+    """From its one file and its YAML, as they stand in the README."""
+    import sys
+    import types
+
+    import torch
+    import yaml
+
+    import viscos
+    from viscos.build import build
+
+    text = README.read_text(encoding="utf-8")
+    (code,) = (b for b in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "class Ripple" in b)
+    (settings,) = (yaml.safe_load(b) for b in re.findall(r"```yaml\n(.*?)```", text, flags=re.S))
+    module = types.ModuleType("viscos.flows.ripple")
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    flow = build(settings, (5,)).double()
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    y = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    jacobians = torch.stack([torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None])[0], v) for v in y])
+    x, ladj = flow.to_latent_and_ladj(y)
+    torch.testing.assert_close(ladj, torch.linalg.slogdet(jacobians)[1])
+    torch.testing.assert_close(flow.to_data(x.detach()).value, y)
+    observed = torch.tensor([True, False, True, False, True])
+    done = viscos.condition(flow, y, observed).fit(steps=3).completions(4)
+    assert done.ok.all() and (done.draws[..., observed] == y[:, observed]).all()
+
+
+@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
 @pytest.mark.parametrize("library", ["normflows", "zuko"])
 def test_examples_with_other_libraries_run(library: str) -> None:
     pytest.importorskip(library)
