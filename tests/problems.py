@@ -5,7 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from viscos.flows import Affine, Composed, Flow, Residual, Series, Whitening, iresnet
+from viscos.flows import (
+    Affine,
+    Composed,
+    Flow,
+    Layer,
+    Residual,
+    Series,
+    Whitening,
+    glow,
+    iresnet,
+    planar,
+    radial,
+    realnvp,
+    sylvester,
+)
 from viscos.gaussian import Gaussian
 from viscos.metrics.extractor import Extractor
 
@@ -110,7 +124,7 @@ def shaken(flow: Composed, seed: int = 0, size: float = 0.3) -> Composed:
     for k, p in enumerate(flow.parameters()):
         fan_in = p[0].numel() if p.dim() > 1 else 1
         p.add_(size * normal(*p.shape, seed=1000 * seed + k, dtype=p.dtype) / fan_in**0.5)
-    for k, layer in enumerate(layer for layer in flow.layers if isinstance(layer, Residual)):
+    for k, layer in enumerate(layer for layer in flow.modules() if isinstance(layer, Residual)):
         for j, linear in enumerate(layer.branch.maps):
             weight, middle = linear.weight, linear.weight.shape[-1] // 2
             core = torch.eye(max(weight.shape[:2]), dtype=weight.dtype)[: weight.shape[0], : weight.shape[1]]
@@ -131,8 +145,8 @@ def shaken(flow: Composed, seed: int = 0, size: float = 0.3) -> Composed:
 
 def exact(flow: Composed, below: int = 64) -> Composed:
     """The same flow, writing its residual layers' Jacobians out."""
-    for layer in flow.layers:
-        if isinstance(layer, Residual):
+    for layer in flow.modules():
+        if isinstance(layer, Layer):
             layer.exact_below = below
     return flow
 
@@ -150,6 +164,23 @@ ARCHITECTURES = {
     "vector": dict(shape=(5,), blocks=(3,), channels=12, start="standardise"),
     "vector, elu": dict(shape=(5,), blocks=(2,), channels=12, start="none", activation="elu"),
 }
+KINDS = {
+    "implicit": lambda: iresnet((5,), blocks=(4,), channels=12, start="standardise", implicit=True, series=LONG),
+    "implicit, image": lambda: iresnet(
+        (1, 4, 6), blocks=(2,), channels=6, start="gaussian", first_squeeze=True, implicit=True, series=LONG
+    ),
+    "planar": lambda: planar((5,), layers=6),
+    "planar, image": lambda: planar((1, 3, 4), layers=3, start="gaussian"),
+    "radial": lambda: radial((5,), layers=6),
+    "radial, image": lambda: radial((2, 3, 2), layers=3, start="none"),
+    "sylvester": lambda: sylvester((5,), layers=3, columns=3),
+    "sylvester, householder": lambda: sylvester((1, 3, 3), layers=2, columns=4, reflections=3, start="gaussian"),
+    "realnvp": lambda: realnvp((5,), blocks=(4,), channels=8),
+    "realnvp, image": lambda: realnvp((1, 4, 6), blocks=(2, 2), channels=6),
+    "glow": lambda: glow((5,), blocks=(3,), channels=8),
+    "glow, image": lambda: glow((1, 4, 6), blocks=(2,), channels=6, start="standardise"),
+}
+"""Flows of every other kind."""
 OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}
 
 
@@ -163,11 +194,15 @@ def residual_flow(
 
 
 def flow_named(name: str, dtype: torch.dtype = F64, series: Series = LONG) -> Flow:
-    """A flow of either table, without a stochastic part for items of up to 64 entries."""
+    """A flow of one of the tables, without a stochastic part for items of up to 64 entries."""
     if name in OWN:
         flow = OWN[name](5).to(dtype)
         flow.shape = torch.Size((5,))
         return flow
+    if name in KINDS:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return exact(shaken(KINDS[name]().to(dtype)))
     return exact(residual_flow(name, dtype, series))
 
 

@@ -26,6 +26,7 @@ NEEDED = {
     "dataset=folder": ["dataset.path=pictures"],
     "dataset=table": ["dataset.path=table.csv"],
     "mask=columns": ["mask.columns=[0,2]"],
+    "flow=foreign": ["flow.factory=module:function"],
     "impute": ["checkpoint=run.pt"],
     "eval": ["checkpoint=run.pt"],
     "figure": ["name=2"],

@@ -18,7 +18,7 @@ LAYERS = [
     {"gaussian"},
     {"roots"},  # a flow inverts itself by a root finder
     {"flows"},
-    {"logdet", "posteriors"},  # an estimator takes log|det G| from the flow
+    {"logdet", "posteriors", "partition"},  # an estimator takes log|det G| from the flow
     {"inference", "baselines", "conditional"},
     {"classifier", "model", "trained", "train", "evaluate", "bench", "commands"},
     {"cli", "__main__"},

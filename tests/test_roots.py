@@ -279,11 +279,29 @@ def test_the_fallback_marks_its_items():
     assert found.fallback.tolist() == [True, False, True]
     assert (found.evaluations[~found.fallback] <= 4).all()
     assert (found.evaluations[found.fallback] > 4).all()
+    alone = Anderson(1e-8, budget=4).solve(equation, start)
+    taken = 1 - alone.residual / item_max(equation.residual(start))
+    assert torch.allclose(found.reduction, taken) and torch.allclose(alone.reduction, taken)
+    assert (found.steps[found.fallback] >= 1).all() and (alone.steps <= 3).all() and (alone.steps >= 1).all()
+    record = found.record()
+    assert record["fallback"] == pytest.approx(2 / 3) and record["solves"] == 3 and record["failed"] == 0
+    assert record["fallback_steps"] == pytest.approx(found.steps[found.fallback].mean().item())
+    assert record["reduction_by_first_solver"] == pytest.approx(taken.mean().item())
+    assert record["residual"] == pytest.approx(found.residual.max().item())
     assert torch.where(hidden, found.value - y, 0).abs().max() < 1e-7
     hopeless = Fallback(Anderson(1e-12, budget=2), NewtonKrylov(1e-12, budget=2)).solve(equation, equation.start())
     assert not hopeless.converged.any()
     assert (hopeless.status == Status.BUDGET).all()
     assert torch.allclose(hopeless.residual, item_max(equation.residual(hopeless.value)))
+
+
+def test_solutions_are_joined_draw_by_draw():
+    def made(*numbers):
+        return Solution.exact(torch.tensor(numbers, dtype=F64))
+
+    whole = Solution.joined([made(1, 2, 11, 12), made(3, 13)], draws=2)
+    assert whole.value.tolist() == [1, 2, 3, 11, 12, 13] and whole.record()["failed"] == 0
+    assert whole.record()["fallback_steps"] is None and whole.record()["reduction_by_first_solver"] is None
 
 
 def test_the_default_solvers_meet_the_tolerance_that_they_name():

@@ -18,6 +18,10 @@ def build(spec: dict[str, Any], *args: Any, **extra: Any) -> Any:
     Only what `PARTS` define is accepted. Raises `InputError` for a name that they do not have, or an argument that it
     does not take.
     """
+    if "factory" in spec:  # a user's own code, which no description may name
+        raise InputError(
+            "flow=foreign is for `viscos impute`: a flow of another library is conditioned here, not trained"
+        )
     target = str(spec.get("_target_", ""))
     function = _find(target)
     given = {key: _part(value) for key, value in spec.items() if key != "_target_"}

@@ -22,6 +22,7 @@ from viscos.metrics.tally import Tally
 from viscos.model import Model
 from viscos.posteriors import Amortised
 from viscos.rng import generator, item_noise
+from viscos.solution import Solution
 from viscos.train import dequantise
 
 Progress = Callable[[int, dict[str, float]], None]
@@ -92,7 +93,7 @@ class _Completion:
     baseline: Gaussian | None
     tally: Tally
     accuracy: Accuracy = field(default_factory=Accuracy)
-    solver: list[Tensor] = field(default_factory=list)
+    solver: list[Solution] = field(default_factory=list)
 
     def go(self, observed: Tensor, progress: Progress) -> Completions | None:
         """Returns the completions of the first batch."""
@@ -131,9 +132,7 @@ class _Completion:
             self.tally.update("prediction", prediction.cpu(), hidden, rows)
         if self.model.classifier is not None and self.test.labels is not None:
             self._classify(self.model.classifier, batch, done, prediction)
-        s = done.solution
-        columns = (s.evaluations, s.residual.nan_to_num(math.inf, math.inf), s.fallback, ~s.converged)
-        self.solver.append(torch.stack([c.double().cpu() for c in columns], 1))
+        self.solver.append(done.solution.with_value(done.solution.residual))  # the values are in `done` already
 
     def _classify(
         self, classifier: Classifier, batch: Incomplete, done: Completions, prediction: Tensor | None
@@ -151,18 +150,10 @@ class _Completion:
 
     def record(self) -> dict[str, Any]:
         """The figures and how they were computed; plain."""
-        numbers = torch.cat(self.solver)
-        solved = numbers[numbers[:, 3] == 0]
         record: dict[str, Any] = {
             "draws": self.protocol.draws,
             **self.tally.record(),
-            "solver": {
-                "evaluations": float(numbers[:, 0].mean()),
-                "residual": float(solved[:, 1].max()) if len(solved) else None,
-                "fallback": float(numbers[:, 2].mean()),
-                "failed": float(numbers[:, 3].mean()),
-                "solves": len(numbers),
-            },
+            "solver": Solution.joined(self.solver).record(),
         }
         if self.accuracy.count:
             record["accuracy"] = self.accuracy.record()

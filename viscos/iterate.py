@@ -61,10 +61,14 @@ class _Ledger:
         self.status = torch.full((len(z),), int(Status.BUDGET), device=z.device)
         self.evaluations = torch.full_like(self.residual, start_cost)
         self.mark = self.residual.clone()
+        self.first: Tensor | None = None
+        self.steps = torch.full_like(self.residual, -1.0)
         self.waited = torch.zeros_like(self.status)
 
     def record(self, items: Tensor, z: Tensor, error: Tensor, tolerance: float, patience: int) -> None:
         """Takes in the new iterates of `items` and judges them."""
+        self.first = error.clone() if self.first is None else self.first
+        self.steps[items] += 1
         finite = torch.isfinite(error)
         better = finite & (error < self.residual[items])
         self.best[items] = torch.where(per_item(better, z), z, self.best[items])
@@ -77,7 +81,9 @@ class _Ledger:
         self.status[items] = torch.where(error <= tolerance, int(Status.CONVERGED), status)
 
     def solution(self) -> Solution:
-        return Solution(self.best, self.status, self.residual, self.evaluations)
+        assert self.first is not None
+        reduction = torch.where(self.first > 0, 1 - self.residual / self.first, float("nan"))
+        return Solution(self.best, self.status, self.residual, self.evaluations, steps=self.steps, reduction=reduction)
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -47,10 +48,18 @@ class Solution:
     """Evaluations (of the network, or products with the operator) spent on each item (B,), float."""
     fallback: Tensor = field(default=None)  # type: ignore[assignment]
     """True where a second solver had to take over (B,), bool."""
+    steps: Tensor = field(default=None)  # type: ignore[assignment]
+    """Iterations of the solver that had the last word (B,), float."""
+    reduction: Tensor = field(default=None)  # type: ignore[assignment]
+    """Share of the residual at the start that the first solver took away (B,); NaN where it is not known."""
 
     def __post_init__(self) -> None:
         if self.fallback is None:
             object.__setattr__(self, "fallback", torch.zeros_like(self.status, dtype=torch.bool))
+        if self.steps is None:
+            object.__setattr__(self, "steps", torch.zeros_like(self.residual))
+        if self.reduction is None:
+            object.__setattr__(self, "reduction", torch.full_like(self.residual, float("nan")))
 
     @property
     def converged(self) -> Tensor:
@@ -71,6 +80,27 @@ class Solution:
     def with_value(self, value: Tensor) -> Solution:
         """The same verdict on another form of the value."""
         return replace(self, value=value)
+
+    def record(self) -> dict[str, float | int | None]:
+        """What the solves cost and how they ended, as means over all items; plain."""
+        solved, known = self.residual[self.converged], self.reduction[~self.reduction.isnan()]
+        return {
+            "evaluations": float(self.evaluations.double().mean()),
+            "residual": float(solved.max()) if len(solved) else None,
+            "fallback": float(self.fallback.double().mean()),
+            "fallback_steps": float(self.steps[self.fallback].double().mean()) if bool(self.fallback.any()) else None,
+            "reduction_by_first_solver": float(known.double().mean()) if len(known) else None,
+            "failed": float((~self.converged).double().mean()),
+            "solves": len(self.status),
+        }
+
+    @staticmethod
+    def joined(parts: Sequence[Solution], draws: int = 1) -> Solution:
+        """The solutions of several batches as one; each stands draw by draw, and so does the whole."""
+        columns = [
+            torch.cat([getattr(p, f.name).unflatten(0, (draws, -1)) for p in parts], 1) for f in fields(parts[0])
+        ]
+        return Solution(*(column.flatten(0, 1) for column in columns))
 
     @staticmethod
     def exact(value: Tensor, evaluations: float = 0.0) -> Solution:

@@ -28,6 +28,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "format": ("markdown", "latex", "csv"),
     "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit", "density"),
     "classifier": ("completions", "latents"),
+    "partition": ("same", "maxvol"),
 }
 """Settings that are one of a few words."""
 
@@ -132,6 +133,7 @@ RULES: dict[str, Rule] = {
     "items": optional(integer(1)),
     "steps": integer(0),
     "samples": integer(1),
+    "partition": one_of(CHOICES["partition"]),
     "solvers": list_of(one_of(("anderson", "newton_krylov", "paper"))),
     "rates": list_of(number(0, 1)),
     "center": integer(0),
@@ -164,6 +166,7 @@ RULES: dict[str, Rule] = {
     "mask.side": one_of(CHOICES["mask.side"]),
     "mask.path": text,
     "mask.columns": list_of(either(text, integer(0))),
+    "flow.factory": text,
     "flow.blocks": list_of(integer(1)),
     "flow.channels": either(integer(1), list_of(integer(1))),
     "flow.fully_connected": integer(0),
@@ -171,6 +174,10 @@ RULES: dict[str, Rule] = {
     "flow.coefficient": number(0, 1, inside=True),
     "flow.start": one_of(CHOICES["flow.start"]),
     "flow.first_squeeze": flag,
+    "flow.implicit": flag,
+    "flow.layers": integer(1),
+    "flow.columns": integer(1),
+    "flow.reflections": integer(0),
     "flow.series.terms": integer(1),
     "flow.series.roulette": number(0),
     "flow.series.count": integer(1),

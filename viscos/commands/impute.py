@@ -16,6 +16,7 @@ from viscos.batch import incomplete
 from viscos.build import build
 from viscos.commands.common import chosen_mask, load_data, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
+from viscos.commands.foreign import load_foreign, read_vectors
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
 from viscos.conditional import Conditional
@@ -26,6 +27,7 @@ from viscos.data.table import Rows, read_rows
 from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.metrics.rmse import RMSE
+from viscos.partition import refuse_singular
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
 from viscos.rng import item_noise
@@ -39,35 +41,50 @@ TEST_ITEMS = 16
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
     device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    trained = load(cfg["checkpoint"], device)
+    trained = _trained(cfg, device)
     items = _items(trained, cfg)
     data, observed = trained.standardised(items.data), items.observed
     trained.model.flow.check(data.values)
-    _posterior(trained, cfg, data.values[:1])  # refuses before anything is written
+    amortised = _posterior(trained, cfg, data.values[:1]) is trained.model.posterior
+    if amortised and cfg["partition"] != "same":  # refused before anything is written
+        raise InputError("an inference network knows the latent's own partition alone; take partition=same")
     runs.save_config(run_dir, cfg)
     chunks: list[_Chunk] = []
     with Log(run_dir) as log:
         for rows in torch.arange(len(data)).split(cfg["batch_size"]):
             chunks.append(_complete(trained, cfg, data.values[rows], observed[rows], rows, device, log))
         done = _joined([chunk.done for chunk in chunks])
-        record = _record(trained, data, items, chunks, done, cfg["seed"]) | {
+        record = _record(trained, data, items, chunks, done, cfg["seed"], cfg["partition"]) | {
             "seed": cfg["seed"],
             "versions": versions(),
         }
         before = _before(chunks)
         files = _save(run_dir, trained, items, before, done)
         log.record("impute", record, cfg["steps"])
-        if len(data.shape) == 3:
-            for name, picture in {
-                "completions": save_grid(run_dir / "completions.png", items.truth, observed, done, first=before),
-                "draws": save_draws(run_dir / "draws.png", items.truth[0], observed[0], done.draws[:, 0]),
-            }.items():
-                log.image(f"impute/{name}", picture, cfg["steps"])
-                files.append(f"{name}.png")
+        pictures = _pictures(run_dir, items, before, done) if len(data.shape) == 3 else {}
+        for name, picture in pictures.items():
+            log.image(f"impute/{name}", picture, cfg["steps"])
+            files.append(f"{name}.png")
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
     print(f"completions in {run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
     return record
+
+
+def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
+    if cfg.get("flow") is not None:
+        return load_foreign(cfg, device)
+    if cfg["checkpoint"] is None:
+        raise InputError("checkpoint=… is needed: run folder of `viscos train`, or a checkpoint file")
+    return load(cfg["checkpoint"], device)
+
+
+def _pictures(run_dir: Path, items: _Items, before: Completions | None, done: Completions) -> dict[str, Tensor]:
+    truth, observed = items.truth, items.observed
+    return {
+        "completions": save_grid(run_dir / "completions.png", truth, observed, done, first=before),
+        "draws": save_draws(run_dir / "draws.png", truth[0], observed[0], done.draws[:, 0]),
+    }
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,8 @@ class _Chunk:
     """A draw from the posterior before it was fitted, if it was, of the same noise as the first in `done`."""
     first_bound: Tensor | None
     """The bound before the posterior was fitted (b,)."""
+    condition: Tensor
+    """About the condition number of G^HH (b,)."""
     fit_seconds: float
     draw_seconds: float
 
@@ -115,17 +134,19 @@ def _complete(
     batch = incomplete(values, observed, rows).to(device)
     posterior = _posterior(trained, cfg, batch.filled())
     objective = make_objective(cfg)
-    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"])
     before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:
-        start = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"])
+        refuse_singular(conditional.conditioning(), cfg["partition"])
+        start = Conditional(conditional.flow, batch, posterior, objective, cfg["seed"])
         before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
         _fit(conditional, cfg, log, int(rows[0]))
     fitted = time.monotonic()
     done = conditional.completions(cfg["draws"], antithetic=True)
     drawn = time.monotonic()
-    return _Chunk(done, conditional.bound(2).cpu(), before, first_bound, fitted - began, drawn - fitted)
+    bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
+    return _Chunk(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
 
 
 def _before(chunks: list[_Chunk]) -> Completions | None:
@@ -136,12 +157,7 @@ def _before(chunks: list[_Chunk]) -> Completions | None:
 
 def _joined(parts: list[Completions]) -> Completions:
     """The completions of all items; the verdicts stand draw by draw."""
-    draws = len(parts[0].draws)
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(p.solution, name).unflatten(0, (draws, -1)) for p in parts], 1).flatten(0, 1)
-
-    solution = Solution(*(column(name) for name in ("value", "status", "residual", "evaluations", "fallback")))
+    solution = Solution.joined([p.solution for p in parts], len(parts[0].draws))
     return Completions(torch.cat([p.draws for p in parts], 1), torch.cat([p.latents for p in parts], 1), solution)
 
 
@@ -154,7 +170,9 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> _Items:
         if bool(observed.all()):
             raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
         return _Items(data, data.known, observed)
-    if len(shape) == 1:
+    if not trained.cfg and len(shape) != 3:
+        data, known = read_vectors(cfg["input"], trained.model.flow, cfg["items"])
+    elif len(shape) == 1:
         rows = read_rows(cfg["input"], trained.columns, shape[0], cfg["items"])
         data, known = rows.data, rows.data.known
     else:
@@ -196,8 +214,9 @@ def _record(
     chunks: list[_Chunk],
     done: Completions,
     seed: int,
+    partition: str,
 ) -> dict[str, Any]:
-    s, observed = done.solution, items.observed
+    observed = items.observed
     record: dict[str, Any] = {
         "command": "impute",
         "checkpoint": str(trained.path),
@@ -206,14 +225,16 @@ def _record(
         "mask_hash": mask_hash(observed),
         "missing": float((~observed).double().mean()),
         "draws": len(done.draws),
-        "solver": {
-            "evaluations": float(s.evaluations.mean()),
-            "fallback": float(s.fallback.double().mean()),
-            "failed": float((~s.converged).double().mean()),
-            "solves": len(s.status),
-        },
+        "solver": done.solution.record(),
         "fit_seconds": round(sum(chunk.fit_seconds for chunk in chunks), 1),
         "draw_seconds": round(sum(chunk.draw_seconds for chunk in chunks), 2),
+    }
+    condition = torch.cat([chunk.condition for chunk in chunks])
+    record["partition"] = {
+        "kind": partition,
+        "condition_median": float(condition.median()),
+        "condition_largest": float(condition.max()),
+        "how": "condition number of G^HH at the datum of the latent zero; a lower bound above 64 hidden entries",
     }
     record |= _bounds(trained, data, observed, chunks)
     hidden = items.known & ~observed  # where the truth is known and was not used

@@ -122,6 +122,11 @@ def summary(record: dict[str, Any]) -> str:
             f"solver                      {s['evaluations']:.1f} evaluations a solve, "
             f"{100 * s['fallback']:.2g} % needed the fallback, {100 * s['failed']:.2g} % failed"
         )
+        if s.get("reduction_by_first_solver") is not None and s["fallback"]:
+            lines.append(
+                f"  the first solver took {100 * s['reduction_by_first_solver']:.0f} % of the residual away; "
+                f"the fallback took {s['fallback_steps']:.1f} steps"
+            )
     return "\n".join(lines)
 
 

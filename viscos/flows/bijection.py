@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
-from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
+from viscos.flows.skeleton import Skeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
 from viscos.rng import Generators
 from viscos.roots import LatentEquation, RootFinder, anderson
@@ -67,8 +67,8 @@ class Flow(nn.Module):
         equation = LatentEquation.build(self, torch.zeros_like(x), hidden, x)
         return solver.solve(equation, equation.start())
 
-    def skeleton(self, y: Tensor) -> AffineSkeleton:
-        """An affine map close to g, for starts and preconditioners; here the diagonal of G at `y`, estimated."""
+    def skeleton(self, y: Tensor) -> Skeleton:
+        """An affine map close to g, for starts and preconditioners; here g linearised at `y`, or its diagonal alone."""
         return estimated_skeleton(self, y)
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -81,6 +81,10 @@ class Flow(nn.Module):
         """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""
         each = -0.5 * (x.square() + math.log(2 * math.pi))
         return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
+
+    def select(self, index: Tensor) -> Flow:
+        """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
+        return self
 
     def check(self, y: Tensor) -> None:
         """Refuses data of the wrong shape or dtype with `InputError`."""

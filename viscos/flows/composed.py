@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.layer import Layer
-from viscos.flows.residual import Residual
-from viscos.flows.skeleton import AffineSkeleton
+from viscos.flows.skeleton import AffineSkeleton, Skeleton
 from viscos.linear import LinearOperator
 from viscos.rng import Generators
 from viscos.roots import RootFinder
@@ -68,7 +67,7 @@ class Composed(Flow):
         """
         if solver is not None:
             return super().to_data(x, solver)
-        share = 1 / max(1, sum(isinstance(layer, Residual) for layer in self.layers))
+        share = 1 / max(1, sum(bool(layer.evaluates) for layer in self.layers))
         wanted, status = x, torch.zeros(len(x), dtype=torch.long, device=x.device)
         evaluations = x.new_zeros(len(x))
         for layer in reversed(self.layers):
@@ -82,7 +81,10 @@ class Composed(Flow):
         return Solution(x, torch.where(off, int(Status.STALLED), status), residual, evaluations)
 
     @torch.no_grad()
-    def skeleton(self, y: Tensor) -> AffineSkeleton:
+    def skeleton(self, y: Tensor) -> Skeleton:
+        """That of the layers; if one is more than a contraction, that of a flow of which nothing is known."""
+        if not all(layer.plain for layer in self.layers):
+            return super().skeleton(y)
         assert self.shape is not None
         ones = y.new_ones(1, *self.shape)
         skeleton = AffineSkeleton(ones, torch.zeros_like(ones))
@@ -110,9 +112,9 @@ class Composed(Flow):
         """
         assert self.shape is not None
         for layer in self.layers:
-            if isinstance(layer, Residual) and self.shape.numel() > layer.exact_below:
-                layer.branch.autocast = dtype
+            for branch in layer.branches() if self.shape.numel() > layer.exact_below else []:
+                branch.autocast = dtype
 
     def lipschitz(self) -> list[float]:
         """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""
-        return [layer.branch.lipschitz() for layer in self.layers if isinstance(layer, Residual)]
+        return [branch.lipschitz() for layer in self.layers for branch in layer.branches()]

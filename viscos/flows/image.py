@@ -8,19 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from viscos.flows.layer import Layer
+from viscos.flows.layer import Closed
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
 from viscos.rng import Generators
 from viscos.solution import Solution
 
 
-class Squeeze(Layer):
+class Squeeze(Closed):
     """(C, H, W) → (4C, H/2, W/2), or back: each 2 × 2 patch becomes channels.
 
     A composed flow undoes its squeezes at the end, so that a latent has the shape of its datum and latent coordinate i
     belongs to data coordinate i (assumption A0).
     """
+
+    plain = True
 
     def __init__(self, undo: bool = False) -> None:
         super().__init__()

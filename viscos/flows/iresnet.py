@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from viscos.errors import InputError
@@ -9,9 +10,10 @@ from viscos.flows.composed import Composed
 from viscos.flows.image import Squeeze
 from viscos.flows.layer import Affine, Layer
 from viscos.flows.lipschitz import ACTIVATIONS
-from viscos.flows.residual import Residual, conv_branch, dense_branch
+from viscos.flows.residual import Branch, Residual, conv_branch, dense_branch
+from viscos.flows.reversed import Reversed
 from viscos.flows.series import Series
-from viscos.flows.whitening import Whitening
+from viscos.flows.start import first_layers
 
 
 def iresnet(
@@ -25,6 +27,7 @@ def iresnet(
     coefficient: float = 0.9,
     series: Series | None = None,
     first_squeeze: bool = False,
+    implicit: bool = False,
 ) -> Composed:
     """An iResNet (Behrmann et al., 2019) with the estimators of residual flows (Chen et al., 2019).
 
@@ -32,17 +35,20 @@ def iresnet(
     followed by ActNorm) at each scale, a squeeze between scales (and before the first one with `first_squeeze`), all
     undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is
     dense.
-    `start` is the first layer: `gaussian` (whitening by a Gaussian fitted to observed entries), `standardise` (each
-    entry by its observed mean and deviation) or `none`. `coefficient` bounds the norm of every linear map.
+    `start` is the first layer (see `viscos.flows.start`). `coefficient` bounds the norm of every linear map. With
+    `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's appendix):
+    its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
     """
     shape, series = tuple(shape), series or Series()
-    _check(shape, blocks, channels, start, activation, coefficient, first_squeeze)
+    _check(shape, blocks, channels, activation, coefficient, first_squeeze)
     widths = [channels] * len(blocks) if isinstance(channels, int) else list(channels)
-    layers: list[Layer] = []
-    if start == "gaussian":
-        layers.append(Whitening(shape))
-    elif start == "standardise":
-        layers.append(Affine(shape, learn=False))
+    layers = first_layers(start, shape)
+    count_blocks = itertools.count()
+
+    def block(branch: Branch) -> Layer:
+        residual = Residual(branch, series)
+        return Reversed(residual) if implicit and next(count_blocks) % 2 else residual
+
     first, size, squeezes = True, shape, 0
     for scale, (count, width) in enumerate(zip(blocks, widths, strict=True)):
         if len(shape) == 3 and (scale > 0 or first_squeeze):
@@ -53,14 +59,14 @@ def iresnet(
                 branch = conv_branch(size[0], width, (size[1], size[2]), activation, coefficient, first)
             else:
                 branch = dense_branch(shape[0], width, activation, coefficient, first)
-            layers += [Residual(branch, series), Affine(size, per_channel=len(shape) == 3)]
+            layers += [block(branch), Affine(size, per_channel=len(shape) == 3)]
             first = False
     layers += [Squeeze(undo=True) for _ in range(squeezes)]
     d = 1
     for n in shape:
         d *= n
     for _ in range(fully_connected):
-        layers += [Residual(dense_branch(d, widths[-1], activation, coefficient), series), Affine(shape)]
+        layers += [block(dense_branch(d, widths[-1], activation, coefficient)), Affine(shape)]
     return Composed(layers, shape)
 
 
@@ -68,7 +74,6 @@ def _check(
     shape: tuple[int, ...],
     blocks: Sequence[int],
     channels: int | Sequence[int],
-    start: str,
     activation: str,
     coefficient: float,
     first_squeeze: bool,
@@ -77,8 +82,6 @@ def _check(
         raise InputError(f"an iResNet takes vectors (d,) or images (C, H, W), got shape {shape}")
     if activation not in ACTIVATIONS:
         raise InputError(f"flow.activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
-    if start not in ("gaussian", "standardise", "none"):
-        raise InputError(f"flow.start is {start!r}; choose gaussian, standardise or none")
     if not 0 < coefficient < 1:
         raise InputError(
             f"flow.coefficient is {coefficient}; it must lie between 0 and 1 for the flow to be invertible"

@@ -85,13 +85,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
-class BoundedConv2d(Bounded):
-    """A convolution of stride one with SAME zero padding."""
-
-    def __init__(self, c_in: int, c_out: int, kernel: int, size: tuple[int, int], bound: float) -> None:
-        conv = nn.Conv2d(c_in, c_out, kernel)
-        assert conv.bias is not None
-        super().__init__(conv.weight.detach(), conv.bias.detach(), (c_in, *size), bound)
+class Convolution:
+    """A convolution of stride one with SAME zero padding, with an explicit weight."""
 
     def product(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         # Channels last, in which convolutions with few channels are about twice as fast on a CPU.
@@ -101,6 +96,25 @@ class BoundedConv2d(Bounded):
     def product_transposed(self, u: Tensor, weight: Tensor) -> Tensor:
         # A convolution with the flipped kernel is the transpose, and on a CPU faster than conv_transpose2d.
         return self.product(u, weight.transpose(0, 1).flip(2, 3))
+
+
+class Dense:
+    """A dense map on flattened items, with an explicit weight."""
+
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(z, weight, bias)
+
+    def product_transposed(self, u: Tensor, weight: Tensor) -> Tensor:
+        return u @ weight
+
+
+class BoundedConv2d(Convolution, Bounded):
+    """A convolution of stride one with SAME zero padding."""
+
+    def __init__(self, c_in: int, c_out: int, kernel: int, size: tuple[int, int], bound: float) -> None:
+        conv = nn.Conv2d(c_in, c_out, kernel)
+        assert conv.bias is not None
+        Bounded.__init__(self, conv.weight.detach(), conv.bias.detach(), (c_in, *size), bound)
 
     @torch.no_grad()
     def certified_norm(self) -> float:
@@ -118,18 +132,12 @@ class BoundedConv2d(Bounded):
         return float(torch.linalg.matrix_norm(frequencies, ord=2).max())
 
 
-class BoundedLinear(Bounded):
+class BoundedLinear(Dense, Bounded):
     """A dense map on flattened items."""
 
     def __init__(self, d_in: int, d_out: int, bound: float) -> None:
         linear = nn.Linear(d_in, d_out)
-        super().__init__(linear.weight.detach(), linear.bias.detach(), (d_in,), bound)
-
-    def product(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(z, weight, bias)
-
-    def product_transposed(self, u: Tensor, weight: Tensor) -> Tensor:
-        return u @ weight
+        Bounded.__init__(self, linear.weight.detach(), linear.bias.detach(), (d_in,), bound)
 
     @torch.no_grad()
     def certified_norm(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from viscos.flows.layer import Layer
-from viscos.flows.lipschitz import ACTIVATIONS, Bounded, BoundedConv2d, BoundedLinear
+from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 from viscos.flows.series import Series
 from viscos.iterate import iterate
 from viscos.linear import Inverse, LinearOperator, Neumann
 from viscos.rng import Generators
-from viscos.solution import Solution, item_dot, item_max
+from viscos.solution import Solution, item_max
 
 
 class Branch(nn.Module):
     """h = Aₙ ∘ σ ∘ … ∘ A₁ ∘ σ: activations before the maps (pre-activation), each map bounded."""
 
-    def __init__(self, maps: Sequence[Bounded], activation: str, flat: bool = False, first: bool = False) -> None:
+    def __init__(self, maps: Sequence[nn.Module], activation: str, flat: bool = False, first: bool = False) -> None:
         super().__init__()
         self.maps = nn.ModuleList(maps)
         kinds = [ACTIVATIONS[activation]() for _ in maps]
@@ -32,6 +32,9 @@ class Branch(nn.Module):
 
     def _enter(self, y: Tensor) -> Tensor:
         return y.flatten(1) if self.flat else y
+
+    def _leave(self, z: Tensor, y: Tensor) -> Tensor:
+        return z.reshape(y.shape) if self.flat else z
 
     def _precision(self, y: Tensor) -> AbstractContextManager[Any]:
         """Of a differentiable pass: lower where that was allowed. The maps' norms are taken before, in the full one."""
@@ -44,7 +47,7 @@ class Branch(nn.Module):
         with self._precision(y):
             for activation, linear, weight in zip(self.activations, self.maps, weights, strict=True):
                 z = linear.product(activation(z), weight, linear.bias)
-        return z.reshape(y.shape).to(y.dtype)
+        return self._leave(z, y).to(y.dtype)
 
     def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """h(y) and ∇h(y) v (B, …), differentiable: the value and its derivative in one pass of pairs."""
@@ -54,7 +57,7 @@ class Branch(nn.Module):
                 if not isinstance(activation, nn.Identity):
                     z, t = activation.tangent(z, t)
                 z, t = linear.product(z, weight, linear.bias), linear.product(t, weight)
-        return z.reshape(y.shape).to(y.dtype), t.reshape(v.shape).to(v.dtype)
+        return self._leave(z, y).to(y.dtype), self._leave(t, v).to(v.dtype)
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, BranchJacobian]:
@@ -67,7 +70,7 @@ class Branch(nn.Module):
             slopes.append(slope)
             z = linear(z)
         weights = [linear.effective() for linear in self.maps]
-        return z.reshape(y.shape), BranchJacobian(self, slopes, weights, y.shape)
+        return self._leave(z, y), BranchJacobian(self, slopes, weights, y.shape)
 
     def lipschitz(self) -> float:
         """A certified bound of the Lipschitz constant of h."""
@@ -87,7 +90,7 @@ class BranchJacobian(LinearOperator):
         t = self.branch._enter(v)
         for slope, weight, linear in zip(self.slopes, self.weights, self.branch.maps, strict=True):
             t = linear.product(t if slope is None else slope * t, weight)
-        return t.reshape(v.shape)
+        return self.branch._leave(t, v)
 
     def rmv(self, u: Tensor) -> Tensor:
         t = self.branch._enter(u)
@@ -96,7 +99,7 @@ class BranchJacobian(LinearOperator):
         ):
             t = linear.product_transposed(t, weight)
             t = t if slope is None else slope * t
-        return t.reshape(u.shape)
+        return self.branch._leave(t, u)
 
     def select(self, index: Tensor) -> BranchJacobian:
         slopes = [None if s is None else s[index] for s in self.slopes]
@@ -126,6 +129,9 @@ class ResidualJacobian(LinearOperator):
 class Residual(Layer):
     """x = y + h(y), with its log-determinant by `series`, or exactly where an item has few entries."""
 
+    plain = True
+    evaluates = True
+
     def __init__(self, branch: Branch, series: Series, exact_below: int = 16) -> None:
         super().__init__()
         self.branch, self.series, self.exact_below = branch, series, exact_below
@@ -141,34 +147,13 @@ class Residual(Layer):
         h, jacobian = self.branch.linearize(y)
         return y + h, ResidualJacobian(jacobian)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
-        if y[0].numel() <= self.exact_below:
-            return self._exact(y)
-        h, jacobian = self.branch.linearize(y.detach())
-        twin = generator.clone_state()  # the same probes for the gradient, and the same value with and without one
-        value = self.series.value(jacobian, y.detach(), generator)
-        if not torch.is_grad_enabled():
-            return y + h, value
-        x, surrogate = self.ladj_surrogate(y, twin)  # lends the value its gradient
-        return x, value + surrogate - surrogate.detach()
+    def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
+        assert isinstance(G, ResidualJacobian)
+        return self.series.value(G.branch, like, generator)
 
-    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
-        if y[0].numel() <= self.exact_below:
-            return self._exact(y)
-        _, jacobian = self.branch.linearize(y.detach())
-        total, x = y.new_zeros(len(y)), y
-        for v, u in self.series.probes(jacobian, y, generator):
-            h, t = self.branch.tangent(y, v)
-            x = y + h
-            total = total + item_dot(u, t) / self.series.count
-        return x, total
-
-    def _exact(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The dense Jacobian's log-determinant, differentiable."""
-        d, batch = y[0].numel(), len(y)
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        x, columns = self.tangent(y.repeat_interleave(d, 0), basis)
-        return x.view(batch, d, *y.shape[1:])[:, 0], torch.linalg.slogdet(columns.reshape(batch, d, d))[1]
+    def probes(self, G: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
+        assert isinstance(G, ResidualJacobian)
+        return self.series.probes(G.branch, like, generator)
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
@@ -178,6 +163,9 @@ class Residual(Layer):
     def renormalize(self, iterations: int = 1) -> None:
         for linear in self.branch.maps:
             linear.renormalize(iterations)
+
+    def branches(self) -> list[Branch]:
+        return [self.branch]
 
 
 @dataclass(frozen=True)

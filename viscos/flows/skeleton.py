@@ -6,19 +6,29 @@ It is what makes Anderson acceleration converge on a trained flow, and where a r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from viscos.linear import CG, Block, Chain, Diagonal, Inverse, LinearOperator, PrincipalInverse, SharedSymmetric
+from viscos.linear import (
+    CG,
+    Block,
+    Chain,
+    Diagonal,
+    Inverse,
+    LinearOperator,
+    Matrix,
+    PrincipalInverse,
+    SharedSymmetric,
+    block_of,
+    dense,
+)
 from viscos.linear.principal import longest
 from viscos.rng import rademacher
 
-if TYPE_CHECKING:
-    from viscos.flows.bijection import Flow
-
 _FACTORS = 2**26  # numbers in the factors of a batch above which (W^HH)⁻¹ is iterative
+_PSEUDO = 1e-4  # singular values below this share of the largest one are left out of a pseudo-inverse
 _INNER = 3e-2  # relative residual of those iterative solves; a preconditioner need not be exact
 
 
@@ -58,23 +68,106 @@ class AffineSkeleton:
         return Inverse(block, lambda A, b: CG(tolerance=_INNER)(A, b, jacobi))
 
 
-def estimated_skeleton(flow: Flow, y: Tensor, probes: int = 8, exact_below: int = 16) -> AffineSkeleton:
-    """The diagonal of G at `y` (B, …): exactly in a few dimensions, else by Hutchinson probes E[v ⊙ G v].
+@dataclass(frozen=True)
+class DenseSkeleton:
+    """y ↦ x₀ + G (y − y₀), with G written out for each item: a flow linearised at one point."""
 
-    Entries that come out small or of an unlikely sign are raised to a tenth of the median: a preconditioner must not
-    be singular.
+    G: Tensor
+    """(B, d, d)."""
+    x: Tensor
+    """(B, …)."""
+    y: Tensor
+    """(B, …)."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """The map (B, …)."""
+        return self.x + (self.G @ (y - self.y).flatten(1).unsqueeze(-1)).view_as(y)
+
+    def inverse_block(self, hidden: Tensor) -> LinearOperator:
+        """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
+        H = hidden.flatten(1)
+        padded = torch.where(H[:, :, None] & H[:, None, :], self.G, torch.diag_embed((~H).to(self.G.dtype)))
+        return Matrix(_inverse(padded), hidden.shape)
+
+
+@dataclass(frozen=True)
+class BlockSkeleton:
+    """y ↦ x₀ + G (y − y₀) in the directions of H alone, of which the columns of G are written out (B, d, h)."""
+
+    columns: Tensor
+    places: Tensor
+    """The flat coordinates of the columns (B, h)."""
+    inside: Tensor
+    """Which columns are real (B, h), bool."""
+    x: Tensor
+    """(B, …)."""
+    y: Tensor
+    """(B, …); where y₀ is observed, y must be the same."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """The map (B, …)."""
+        moved = torch.where(self.inside, (y - self.y).flatten(1).gather(1, self.places), 0)
+        return self.x + (self.columns @ moved.unsqueeze(-1)).view_as(y)
+
+    def inverse_block(self, hidden: Tensor) -> LinearOperator:
+        """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
+        return _Scattered(_inverse(block_of(self.columns, self.places, self.inside)), self.places, hidden.shape)
+
+
+class _Scattered(LinearOperator):
+    """Small matrices (B, h, h) that act on the entries at `places` (B, h), and leave the others as they are."""
+
+    def __init__(self, matrix: Tensor, places: Tensor, shape: torch.Size) -> None:
+        self.matrix, self.places, self.shape = matrix, places, torch.Size(shape)
+
+    def _product(self, matrix: Tensor, v: Tensor) -> Tensor:
+        flat = v.flatten(1)
+        moved = (matrix @ flat.gather(1, self.places).unsqueeze(-1)).squeeze(-1)
+        return flat.scatter(1, self.places, moved).view_as(v)
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self._product(self.matrix, v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self._product(self.matrix.mT, u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return _Scattered(self.matrix[index], self.places[index], torch.Size((len(index), *self.shape[1:])))
+
+
+def _inverse(blocks: Tensor) -> Tensor:
+    """The inverses (B, h, h), and pseudo-inverses where there is none."""
+    inverse, info = torch.linalg.inv_ex(blocks)
+    sane = (info == 0) & torch.isfinite(inverse).flatten(1).all(1)
+    for item in (~sane).nonzero().flatten().tolist():
+        inverse[item] = torch.linalg.pinv(torch.nan_to_num(blocks[item]), rtol=_PSEUDO)
+    return inverse
+
+
+Skeleton = AffineSkeleton | DenseSkeleton | BlockSkeleton
+"""What is near a flow, and easy to invert on a block."""
+
+
+class Linearizable(Protocol):
+    """What a skeleton is estimated from."""
+
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]: ...
+
+
+def estimated_skeleton(flow: Linearizable, y: Tensor, probes: int = 8, dense_below: int = 64) -> Skeleton:
+    """The flow linearised at `y` (B, …): written out up to `dense_below` entries, else its diagonal alone.
+
+    The diagonal is estimated by Hutchinson probes, E[v ⊙ G v]. Entries that come out small or of an unlikely sign are
+    raised to a tenth of the median: a preconditioner must not be singular.
     """
     x, G = flow.linearize(y)
-    d = y[0].numel()
-    if d <= exact_below:
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, 1, *y.shape[1:]).expand(d, *y.shape)
-        diagonal = sum((e * G.mv(e) for e in basis), torch.zeros_like(y))
-    else:
-        generator = torch.Generator().manual_seed(0)
-        diagonal = torch.zeros_like(y)
-        for _ in range(probes):
-            v = rademacher(y[:1], generator).expand_as(y).contiguous()
-            diagonal += v * G.mv(v) / probes
+    if y[0].numel() <= dense_below:
+        return DenseSkeleton(dense(G, y), x, y)
+    generator = torch.Generator().manual_seed(0)
+    diagonal = torch.zeros_like(y)
+    for _ in range(probes):
+        v = rademacher(y[:1], generator).expand_as(y).contiguous()
+        diagonal += v * G.mv(v) / probes
     size = diagonal.abs().flatten(1).median(1).values.clamp_min(1e-6).view(-1, *[1] * (y.dim() - 1))
     sign = torch.where(diagonal < 0, -1.0, 1.0).to(y.dtype)
     scale = sign * torch.maximum(diagonal.abs(), 0.1 * size)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from viscos.flows.layer import Layer
+from viscos.flows.layer import Closed
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.gaussian import Gaussian
 from viscos.linear import LinearOperator, SharedSymmetric
@@ -15,7 +15,7 @@ from viscos.rng import Generators
 from viscos.solution import Solution
 
 
-class Whitening(Layer):
+class Whitening(Closed):
     """x = W (y − μ) with W = Σ^(−1/2), symmetric positive definite.
 
     With it a flow starts as the Gaussian N(μ, Σ) instead of independent pixels. The symmetric root, rather than a
@@ -23,6 +23,7 @@ class Whitening(Layer):
     μ and Σ are estimated from observed entries only, and are not trained.
     """
 
+    plain = True
     W: Tensor
     W_inverse: Tensor
     mean: Tensor

@@ -79,6 +79,7 @@ class Objective:
         completion = self._complete(flow, batch, q, x_hidden.detach())
         solved = completion.solution.converged
         rows = _stand_ins(solved)
+        flow = repeated(flow, len(batch), len(noise)).select(rows)
         point, latent, hidden = completion.y[rows], x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
         block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver)
@@ -97,7 +98,7 @@ class Objective:
         draws = len(x_hidden) // len(batch)
         guess = None if q.start is None else repeat(q.start, draws)
         y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
-        return complete(flow, y, hidden, x_hidden, self.solver, guess)
+        return complete(repeated(flow, len(batch), draws), y, hidden, x_hidden, self.solver, guess)
 
     def _attach(
         self, flow: Flow, y: Tensor, x_hidden: Tensor, hidden: Tensor, solved: Tensor, block: BlockSolver
@@ -125,6 +126,7 @@ class Objective:
         """
         x_hidden = q.sample(noise).flatten(0, 1)
         completion = self._complete(flow, batch, q, x_hidden)
+        flow = repeated(flow, len(batch), len(noise))
         rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)
         weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest
         weight = torch.where(completion.solution.converged, weight, float("nan"))
@@ -139,6 +141,11 @@ def _stand_ins(solved: Tensor) -> Tensor:
     """
     rows = torch.arange(len(solved), device=solved.device)
     return torch.where(solved, rows, solved.to(torch.uint8).argmax()) if bool(solved.any()) else rows
+
+
+def repeated(flow: Flow, items: int, draws: int) -> Flow:
+    """The flow for a batch of `items`, as it acts on what `repeat` makes of it."""
+    return flow if draws == 1 else flow.select(torch.arange(items).repeat(draws))
 
 
 def repeat(v: Tensor, draws: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.batch import Incomplete
 from viscos.flows.bijection import Flow
-from viscos.inference.elbo import repeat
+from viscos.inference.elbo import repeat, repeated
 from viscos.inference.schur import complete
 from viscos.posteriors import Posterior
 from viscos.rng import item_noise
@@ -69,6 +69,7 @@ def impute(
     empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
     q = posterior(batch, flow)
     x = torch.where(empty, noise, q.sample(noise))
+    flow = repeated(flow, len(batch), draws)
     completion = complete(
         flow,
         repeat(batch.filled(), draws),

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.flows.bijection import Flow
-from viscos.linear import LinearOperator
-from viscos.logdet import log_abs_det_block
-from viscos.logdet.value import exact_value
+from viscos.linear import LinearOperator, exact_value, log_abs_det_block
 from viscos.roots import LatentEquation, RootFinder
 from viscos.solution import Solution, per_item
 

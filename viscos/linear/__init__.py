@@ -2,6 +2,13 @@
 
 from viscos.linear.cg import CG as CG
 from viscos.linear.gmres import GMRES as GMRES
+from viscos.linear.logabsdet import block_of as block_of
+from viscos.linear.logabsdet import condition_estimate as condition_estimate
+from viscos.linear.logabsdet import exact_value as exact_value
+from viscos.linear.logabsdet import hidden_columns as hidden_columns
+from viscos.linear.logabsdet import lanczos_value as lanczos_value
+from viscos.linear.logabsdet import log_abs_det_block as log_abs_det_block
+from viscos.linear.lowrank import LowRank as LowRank
 from viscos.linear.neumann import Neumann as Neumann
 from viscos.linear.operator import Block as Block
 from viscos.linear.operator import Chain as Chain

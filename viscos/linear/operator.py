@@ -210,6 +210,10 @@ class Inverse(LinearOperator):
     def rmv(self, u: Tensor) -> Tensor:
         return self.solve(self.base.T, u).value
 
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """A."""
+        return self.base
+
     def select(self, index: Tensor) -> LinearOperator:
         return Inverse(self.base.select(index), self.solve)
 

@@ -1,7 +1,7 @@
 """Estimators of the gradient of log|det J^OO|.
 
 Each gives a *surrogate*: a number for each item whose gradient is, in expectation, the wanted one. Only `Exact` gives a
-surrogate whose value means anything; values are the business of `viscos.logdet.value`.
+surrogate whose value means anything; values are the business of `viscos.linear.logabsdet`.
 
 With J = G⁻¹ and the Schur identity log|det J^OO| = log|det G^HH| − log|det G| there are two ways to probe. Both are
 E[uᵀ (∇G) v] with u and v held fixed, so both cost one differentiable pass with a tangent.
@@ -39,7 +39,8 @@ class Exact:
         """x and log|det J^OO| itself."""
         batch, d = len(y), y[0].numel()
         basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        x, columns = flow.to_latent_and_tangent(y.repeat_interleave(d, 0), basis)
+        each = flow.select(torch.arange(batch).repeat_interleave(d))
+        x, columns = each.to_latent_and_tangent(y.repeat_interleave(d, 0), basis)
         G = columns.reshape(batch, d, d).mT
         H = block.hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))

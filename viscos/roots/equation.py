@@ -46,6 +46,8 @@ class Invertible(Protocol):
 
     def skeleton(self, y: Tensor) -> Skeleton: ...
 
+    def select(self, index: Tensor) -> Invertible: ...
+
 
 @dataclass(frozen=True)
 class LatentEquation:
@@ -112,7 +114,7 @@ class LatentEquation:
     def select(self, index: Tensor) -> LatentEquation:
         """The equations of the items at `index`."""
         picked = (self.y[index], self.hidden[index], self.x[index], self.preconditioner.select(index))
-        return LatentEquation(self.flow, *picked)
+        return LatentEquation(self.flow.select(index), *picked)
 
 
 @dataclass(frozen=True)
@@ -166,4 +168,4 @@ class DataEquation:
 
     def select(self, index: Tensor) -> DataEquation:
         """The equations of the items at `index`."""
-        return DataEquation(self.flow, self.y[index], self.hidden[index], self.x[index])
+        return DataEquation(self.flow.select(index), self.y[index], self.hidden[index], self.x[index])

@@ -48,9 +48,9 @@ class Fallback:
         status[left] = again.status
         evaluations = found.evaluations.clone()
         evaluations[left] += again.evaluations
-        fallback = torch.zeros_like(found.fallback)
-        fallback[left] = True
-        return Solution(value, status, residual, evaluations, fallback)
+        fallback, steps = torch.zeros_like(found.fallback), found.steps.clone()
+        fallback[left], steps[left] = True, again.steps
+        return Solution(value, status, residual, evaluations, fallback, steps, found.reduction)
 
 
 @dataclass(frozen=True)
@@ -80,4 +80,5 @@ class OnData:
         failed = torch.where(found.status == Status.CONVERGED, int(Status.STALLED), found.status)
         failed = torch.where(torch.isfinite(residual), failed, int(Status.NON_FINITE))
         status = torch.where(residual <= self.tolerance, int(Status.CONVERGED), failed)
-        return Solution(z, status, residual, found.evaluations + inverse.evaluations + 2)
+        evaluations = found.evaluations + inverse.evaluations + 2
+        return Solution(z, status, residual, evaluations, steps=found.steps)

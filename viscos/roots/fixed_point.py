@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class AlternatingFixedPoint:
             inverse = equation.flow.to_data(torch.where(equation.hidden, equation.x, 0))
             start, cost = torch.where(equation.hidden, inverse.value, 0), inverse.evaluations
         solution = iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
-        return Solution(solution.value, solution.status, solution.residual, solution.evaluations + cost)
+        return replace(solution, evaluations=solution.evaluations + cost)
 
     def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> _State:
         """x̃^O = x^O = g^O(y^O, y^H)."""

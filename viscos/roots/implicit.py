@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class _Implicit(torch.autograd.Function):
@@ -20,6 +21,7 @@ class _Implicit(torch.autograd.Function):
         return z.clone()
 
     @staticmethod
+    @once_differentiable  # a second derivative would silently lack the solve's own
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
         return None, -ctx.solve_transposed(grads[0]), None
 

@@ -1,0 +1,557 @@
+"""Flows of other libraries: against the libraries themselves, quadrature and closed forms."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import viscos
+from viscos import checkpoint
+from viscos.build import build
+from viscos.cli import main
+from viscos.errors import InputError
+from viscos.flows import wrap
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def shaken(model: nn.Module, seed: int = 0, size: float = 0.2) -> nn.Module:
+    """The model with noise on all its parameters, so that nothing is the identity."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(size * torch.randn(p.shape, generator=generator).to(p))
+    return model
+
+
+def planar():
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(
+        nf.distributions.DiagGaussian(2), [nf.flows.Planar((2,), act="leaky_relu") for _ in range(2)]
+    )
+
+
+def residual(d=2):
+    nf = pytest.importorskip("normflows")
+    net = nf.nets.LipschitzMLP([d, 16, d], init_zeros=False, lipschitz_const=0.9)
+    return nf.NormalizingFlow(nf.distributions.DiagGaussian(d), [nf.flows.Residual(net)])
+
+
+def maf(base="StandardNormal"):
+    pytest.importorskip("nflows")
+    from nflows import distributions, flows, transforms
+
+    transform = transforms.MaskedAffineAutoregressiveTransform(2, 16)
+    return flows.Flow(transform, getattr(distributions, base)([2]))
+
+
+def spline():
+    pytest.importorskip("nflows")
+    from nflows import distributions, flows, transforms
+
+    kind = transforms.MaskedPiecewiseRationalQuadraticAutoregressiveTransform
+    return flows.Flow(kind(2, 16, tails="linear", tail_bound=4.0), distributions.DiagonalNormal([2]))
+
+
+def zuko_flow(name, **settings):
+    zuko = pytest.importorskip("zuko")
+    return getattr(zuko.flows, name)(2, transforms=1, hidden_features=(16,), **settings)
+
+
+MODELS = {
+    "normflows planar": planar,
+    "normflows residual": residual,
+    "nflows maf": maf,
+    "nflows spline": spline,
+    "zuko nsf": lambda: zuko_flow("NSF"),
+    "zuko naf": lambda: zuko_flow("NAF"),
+}
+
+
+def made(name: str, dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    return shaken(MODELS[name]()).to(dtype).eval()
+
+
+def own_log_prob(model: nn.Module, y: torch.Tensor) -> torch.Tensor:
+    """By the library, without viscos."""
+    with torch.no_grad():
+        return (model if hasattr(model, "log_prob") else model()).log_prob(y)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_library_agrees(name, dtype):
+    model = made(name, dtype)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    flow = wrap(model)
+    assert flow.shape == (2,) and not model.training
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
+    assert {id(p) for p in model.parameters()} == {id(p) for p in flow.parameters()}
+    noise = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    found = flow.to_data(noise)
+    assert found.converged.all() and found.residual.max() <= (1e-8 if dtype == torch.float64 else 4e-4)
+    y = found.value
+    torch.testing.assert_close(flow.to_latent(y), noise, atol=5e-4 if dtype == torch.float32 else 1e-7, rtol=0)
+    accuracy = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-10, "rtol": 1e-10}
+    torch.testing.assert_close(flow.log_prob(y).detach(), own_log_prob(model, y.detach()), **accuracy)
+    general = flow.to_data(noise, viscos.roots.newton_krylov(tolerance=1e-5))
+    torch.testing.assert_close(general.value, y, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_derivatives(name):
+    flow = wrap(made(name, torch.float64))
+    y = torch.randn(3, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    step = 1e-6
+    columns = [
+        (flow.to_latent(y + step * e) - flow.to_latent(y - step * e)) / (2 * step)
+        for e in torch.eye(2, dtype=torch.float64)
+    ]
+    G = torch.stack(columns, -1).detach()  # central differences
+    v = torch.tensor([0.3, -1.0], dtype=torch.float64).expand(3, 2)
+    torch.testing.assert_close(flow.linearize(y)[1].mv(v), G @ v[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(flow.to_latent_and_tangent(y, v)[1].detach(), G @ v[0], atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(flow.to_latent_and_ladj(y)[1], torch.linalg.slogdet(G)[1], atol=1e-5, rtol=1e-5)
+
+
+def by_quadrature(model, value: float, dtype) -> tuple[float, float, float]:
+    """log p(y₀), and mean and deviation of y₁ given y₀ = `value`, by a sum over a fine grid."""
+    grid = torch.linspace(-12, 12, 24001, dtype=dtype)
+    density = own_log_prob(model, torch.stack([torch.full_like(grid, value), grid], 1)).double()
+    log_p = torch.logsumexp(density, 0) + math.log(24 / 24000)
+    weight, grid = (density - density.logsumexp(0)).exp(), grid.double()
+    mean = float((weight * grid).sum())
+    return float(log_p), mean, float((weight * (grid - mean).square()).sum().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("normflows planar", torch.float32), ("nflows maf", torch.float64), ("zuko nsf", torch.float32)],
+)
+def test_conditional_against_quadrature(name, dtype):
+    model = made(name, dtype)
+    y = torch.tensor([[0.4, float("nan")]], dtype=dtype)
+    posterior = viscos.condition(wrap(model), y, torch.tensor([True, False]), posterior="full")
+    posterior.fit(25, learning_rate=0.05)
+    draws = posterior.sample(1000)
+    assert (draws[:, 0, 0] == y[0, 0]).all() and bool(draws.isfinite().all())
+    log_p, mean, deviation = by_quadrature(model, 0.4, dtype)
+    assert float(draws[:, 0, 1].mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(1000) + 0.03)
+    assert float(draws[:, 0, 1].std()) == pytest.approx(deviation, rel=0.1)
+    assert float(posterior.bound(100)[0]) == pytest.approx(log_p, abs=0.03)
+
+
+def test_a_flow_that_swaps_its_entries():
+    nf = pytest.importorskip("normflows")
+    torch.manual_seed(0)
+    layers = [*planar().flows, nf.flows.Permute(2, mode="swap")]
+    model = shaken(nf.NormalizingFlow(nf.distributions.DiagGaussian(2), layers), size=0.1)
+    y, observed = torch.tensor([[0.4, 0.0]]), torch.tensor([True, False])
+    posterior = viscos.condition(wrap(model), y, observed, posterior="full", partition="maxvol")
+    log_p, mean, deviation = by_quadrature(model, 0.4, torch.float32)
+    draws = posterior.fit(25, learning_rate=0.05).sample(500)[:, 0, 1]
+    assert float(draws.mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(500) + 0.03)
+    assert log_p - 0.1 < float(posterior.bound(100)[0]) < log_p + 0.02  # q is a Gaussian, the posterior has a kink
+
+
+def test_a_random_log_determinant_is_replaced():
+    flow = wrap(made("normflows residual", torch.float64))
+    assert not flow.exact  # in two dimensions the library is exact itself
+    torch.manual_seed(0)
+    flow = wrap(shaken(residual(3)).double())
+    assert flow.exact
+    y = torch.randn(2, 3, dtype=torch.float64)
+    dense = torch.stack([torch.autograd.functional.jacobian(flow.to_latent, one[None])[0, :, 0] for one in y])
+    expected = flow.base_log_prob(flow.to_latent(y)) + torch.linalg.slogdet(dense)[1]
+    torch.testing.assert_close(flow.log_prob(y), expected)
+    torch.testing.assert_close(flow.log_prob(y), flow.log_prob(y), rtol=0, atol=0)
+
+
+def class_conditional():
+    nf = pytest.importorskip("normflows")
+    return nf.ClassCondFlow(nf.distributions.ClassCondDiagGaussian(2, 3), planar().flows)
+
+
+def class_base():
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(nf.distributions.ClassCondDiagGaussian(2, 3), planar().flows)
+
+
+def with_base(name, *arguments):
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(getattr(nf.distributions, name)(*arguments).float(), planar().flows)
+
+
+def conditional_normflow():
+    nf = pytest.importorskip("normflows")
+    return nf.ConditionalNormalizingFlow(nf.distributions.DiagGaussian(2), planar().flows)
+
+
+def multiscale():
+    nf = pytest.importorskip("normflows")
+    base = [nf.distributions.DiagGaussian((2, 2, 2)), nf.distributions.DiagGaussian((2, 2, 2))]
+    return nf.MultiscaleFlow(base, [[nf.flows.Squeeze()], [nf.flows.Squeeze()]], [nf.flows.Merge()])
+
+
+def squeezed():
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(nf.distributions.DiagGaussian((4, 2, 2)), [nf.flows.Squeeze()])
+
+
+def untrained_actnorm():
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(nf.distributions.DiagGaussian(2), [*planar().flows, nf.flows.ActNorm((2,))])
+
+
+def tanh_planar():
+    nf = pytest.importorskip("normflows")
+    return nf.NormalizingFlow(nf.distributions.DiagGaussian(2), [nf.flows.Planar((2,))])
+
+
+def conditional_nflow():
+    pytest.importorskip("nflows")
+    from nflows import distributions, flows, transforms
+
+    transform = transforms.MaskedAffineAutoregressiveTransform(2, 8, context_features=3)
+    return flows.Flow(transform, distributions.StandardNormal([2]))
+
+
+def mixture():
+    return pytest.importorskip("zuko").flows.GMM(2)
+
+
+REFUSED = [
+    (class_conditional, "class-conditional"),
+    (class_base, "class-conditional"),
+    (conditional_normflow, "takes a context"),
+    (lambda: with_base("UniformGaussian", 2, [1]), "not a diagonal Gaussian"),
+    (lambda: with_base("GaussianMixture", 3, 2), "not a diagonal Gaussian"),
+    (multiscale, "latents are a list of 2"),
+    (squeezed, "must have the same shape"),
+    (untrained_actnorm, "by its first batch"),
+    (tanh_planar, "no algebraic inverse"),
+    (conditional_nflow, "takes a context"),
+    (lambda: zuko_flow("NSF", context=3), "if it takes a context"),
+    (lambda: zuko_flow("NCSF"), "a BoxUniform, is not a diagonal Gaussian"),
+    (lambda: zuko_flow("UNAF"), "differentiated only once"),
+    (mixture, "no `transform` and `base`"),
+    (lambda: 3, "an object of type int is not a flow"),
+    (lambda: nn.Linear, "the class Linear is not a flow"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_refusals(make, says):
+    with pytest.raises(InputError, match=r"^[^\n]+$") as caught:
+        flow = wrap(make())
+        flow.log_prob(torch.randn(4, *(flow.shape or (2,)), generator=torch.Generator().manual_seed(0)))
+    assert says in str(caught.value)
+
+
+def test_an_untrained_layer_is_left_as_it_was():
+    model = untrained_actnorm()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(InputError):
+        wrap(model)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
+
+
+class Stretch(nn.Module):
+    """x = A y + b with a triangular A, and the ways to get it wrong."""
+
+    def __init__(self, d: int = 3) -> None:
+        super().__init__()
+        A = torch.eye(d).mul(2) + torch.ones(d, d).tril(-1)
+        self.A, self.b = nn.Parameter(A), nn.Parameter(torch.arange(d).float())
+
+    def forward(self, y):
+        return y @ self.A.T + self.b, self.A.diagonal().log().sum().expand(len(y))
+
+    def inverse(self, x):
+        return torch.linalg.solve_triangular(self.A, (x - self.b).T, upper=False).T
+
+    def wrong_sign(self, y):
+        return self(y)[0], -self(y)[1]
+
+    def transposed(self, y):
+        return self(y)[0], self(y)[1] + 1
+
+    def swapped(self, y):
+        x = torch.sinh(y)
+        return x, -torch.cosh(torch.asinh(y)).log().sum(1)
+
+    def random(self, y):
+        return self(y + torch.rand_like(y))[0], self(y)[1]
+
+    def one_number(self, y):
+        return self(y)[0], self(y)[1].sum()
+
+    def shorter(self, y):
+        return self(y)[0][:, 1:], self(y)[1]
+
+    def doubled(self, y):
+        return self(y)[0].double(), self(y)[1]
+
+    def alone(self, y):
+        return self(y)[0]
+
+    def batch_norm(self, y):
+        return (y - y.mean(0)) / y.std(0), -y.std(0).log().sum().expand(len(y))
+
+    def raising(self, y):
+        raise IndexError("no such\nlayer")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_function_with_its_inverse(dtype):
+    model = Stretch().to(dtype)
+    base = (torch.tensor([1.0, 0.0, -1.0]), 0.5)
+    flow = wrap(model, (3,), to_data=model.inverse, base=base)
+    covariance = 0.25 * torch.linalg.inv(model.A) @ torch.linalg.inv(model.A).T
+    mean = model.inverse(base[0].to(dtype)[None] + 0)[0]
+    exact = torch.distributions.MultivariateNormal(mean, covariance)
+    y = torch.randn(4, 3, dtype=dtype)
+    torch.testing.assert_close(flow.log_prob(y), exact.log_prob(y), atol=1e-4, rtol=1e-4)
+    found = flow.to_data(flow.to_latent(y))
+    assert found.converged.all() and not found.fallback.any() and float(found.evaluations.max()) == 1
+    torch.testing.assert_close(found.value, y, atol=1e-5, rtol=1e-5)
+    given = torch.distributions.Normal(torch.zeros(3, dtype=dtype), 2.0)
+    with pytest.raises(InputError, match="Normal, is not a diagonal Gaussian"):  # no density of an item
+        wrap(model, (3,), base=given).log_prob(y)
+    independent = torch.distributions.Independent(given, 1)
+    torch.testing.assert_close(
+        wrap(model, (3,), base=independent).log_prob(y), independent.log_prob(model(y)[0]) + model(y)[1]
+    )
+
+
+def test_a_method_brings_its_module():
+    model = Stretch()
+    flow = wrap(model.forward, (3,), to_data=model.inverse)
+    assert len(list(flow.parameters())) == 2
+    with pytest.raises(InputError, match="convert one of them"):
+        flow.log_prob(torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(InputError, match=r"items of shape \(3,\), got \(2,\)"):
+        flow.log_prob(torch.zeros(1, 2))
+    twin = wrap(Stretch(), (3,))
+    with torch.no_grad():
+        model.b += 1
+    twin.load_state_dict(flow.state_dict())
+    torch.testing.assert_close(twin.log_prob(torch.ones(1, 3)), flow.log_prob(torch.ones(1, 3)))
+    assert not flow.train().training
+    assert wrap(flow) is flow
+    with pytest.raises(InputError, match=r"items of shape \(3,\), and shape=\(2,\)"):
+        wrap(flow, (2,))
+
+
+def test_without_an_inverse_or_a_shape():
+    flow = wrap(Stretch())
+    y = torch.randn(4, 3)
+    posterior = viscos.condition(flow, y, torch.tensor([True, False, True]), posterior="full")
+    assert not flow.unexamined  # the first data were used
+    found = flow.to_data(flow.to_latent(y))
+    assert found.converged.all()
+    torch.testing.assert_close(found.value, y, atol=1e-4, rtol=1e-4)
+    assert posterior.sample(2).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("wrong_sign", "wrong sign"),
+        ("transposed", "not that of its Jacobian"),
+        ("random", "another latent for the same data"),
+        ("one_number", "one number an item, (4,)"),
+        ("shorter", "has shape (4, 2) where (4, 3)"),
+        ("doubled", "is torch.float64 where torch.float32"),
+        ("alone", "returned a tensor of shape (4, 3); it must return"),
+        ("batch_norm", "in another batch"),
+        ("raising", "raised IndexError for data of shape (4, 3): no such layer"),
+    ],
+)
+def test_what_is_wrong_with_a_function(method, says):
+    model = Stretch()
+    flow = wrap(getattr(model, method))
+    with pytest.raises(InputError) as caught:
+        flow.log_prob(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_directions():
+    model = Stretch()
+    with pytest.raises(InputError, match="the directions are swapped"):
+        wrap(model.swapped, (3,), to_data=torch.asinh)
+    with pytest.raises(InputError, match="is not the inverse of to_latent"):
+        wrap(model, (3,), to_data=lambda x: model.inverse(x) + 3)
+    wrap(model.wrong_sign, (3,), check=False)
+    with pytest.raises(InputError, match="to_data and base are for functions"):
+        wrap(planar(), to_data=model.inverse)
+    with pytest.raises(InputError, match="scale of base"):
+        wrap(model, (3,), base=(0.0, -1.0))
+
+
+# The command line.
+
+FACTORIES = """
+import torch
+from torch import nn
+
+import viscos
+
+class Stretch(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(d))
+
+    def forward(self, y):
+        return y * self.log_scale.exp(), self.log_scale.sum().expand(len(y))
+
+def two():
+    return Stretch(2)
+
+def any_size(shape):
+    return viscos.flows.wrap(Stretch(shape[0]), shape)
+
+def fixed():
+    return viscos.flows.wrap(Stretch(2), (2,))
+
+def picture():
+    class Picture(Stretch):
+        def forward(self, y):
+            x, ladj = super().forward(y)
+            return x, ladj * 16
+    return viscos.flows.wrap(Picture(1), (1, 4, 4))
+
+def spline():
+    import zuko
+    return zuko.flows.NSF(2, transforms=1, hidden_features=(8,))
+
+def number():
+    return 3
+
+def function():
+    return lambda y: (y, y.new_zeros(len(y)))
+
+def raises():
+    raise KeyError("weights")
+
+def needs(a, b):
+    return None
+"""
+TINY = ("threads=1", "steps=2", "samples=2", "draws=2")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a module of factories and a table with holes."""
+    monkeypatch.chdir(tmp_path)
+    Path("factories.py").write_text(FACTORIES)
+    Path("needy.py").write_text("import a_package_that_is_not_there")
+    table = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    np.save("whole.npy", table)
+    table[::2, 1] = np.nan
+    np.savez("table.npz", table)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("factories", "needy"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+def imputed(*words: str) -> dict[str, np.ndarray]:
+    assert main(["impute", "flow=foreign", *words, *TINY]) == 0
+    (run,) = Path("outputs/impute").glob("*")
+    return dict(np.load(run / "completions.npz"))
+
+
+def test_impute_a_table(folder):
+    torch.save({"log_scale": torch.tensor([0.0, 1.0])}, "weights.pt")
+    done = imputed("flow.factory=factories:two", "checkpoint=weights.pt", "input=table.npz")
+    given = np.load("table.npz")["arr_0"]
+    known = ~np.isnan(given)
+    assert done["draws"].shape == (2, 5, 2) and done["solved"].all() and np.isfinite(done["draws"]).all()
+    assert (done["draws"][:, known] == given[known]).all()
+    assert str(folder) not in sys.path
+
+
+def test_the_weights_are_used(folder):
+    torch.save({"log_scale": torch.tensor([0.0, 9.0])}, "weights.pt")  # the second entry is nearly constant
+    done = imputed("flow.factory=factories:two", "checkpoint=weights.pt", "input=table.npz")
+    assert np.abs(done["draws"][:, ::2, 1]).max() < 0.01
+
+
+def test_impute_with_zuko(folder):
+    zuko = pytest.importorskip("zuko")
+    model = shaken(zuko.flows.NSF(2, transforms=1, hidden_features=(8,)))
+    torch.save({"state_dict": model.state_dict()}, "weights.pt")
+    done = imputed("flow.factory=factories:spline", "checkpoint=weights.pt", "input=whole.npy", "missing=0.5")
+    assert done["solved"].all() and not done["observed"].all()
+
+
+def test_a_factory_that_takes_a_shape(folder):
+    torch.save({"log_scale": torch.tensor([0.0, 9.0])}, "weights.pt")  # of what was wrapped
+    done = imputed("flow.factory=factories:any_size", "checkpoint=weights.pt", "input=table.npz")
+    assert np.abs(done["draws"][:, ::2, 1]).max() < 0.01
+
+
+def test_impute_pictures(folder):
+    pictures = np.random.default_rng(1).random((2, 4, 4)).astype(np.float32)
+    np.save("pictures.npy", pictures)
+    done = imputed("flow.factory=factories:picture", "checkpoint=null", "input=pictures.npy", "mask=half")
+    assert done["draws"].shape == (2, 2, 1, 4, 4) and (done["draws"][:, :, 0, :, :2] == pictures[:, :, :2]).all()
+    assert list(Path("outputs").rglob("completions.png"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("flow.factory=nowhere:make", "there is no module 'nowhere'"),
+        ("flow.factory=needy:make", "importing needy raised ModuleNotFoundError: No module named 'a_package"),
+        ("flow.factory=factories:nothing", "factories has no function 'nothing'"),
+        ("flow.factory=factories", "write module:function"),
+        ("flow.factory=factories:raises", "factories:raises raised KeyError: 'weights' ("),
+        ("flow.factory=factories:needs", "needs a, b"),
+        ("flow.factory=factories:number", "an object of type int is not a flow"),
+        ("flow.factory=factories:two checkpoint=other.pt", "does not fit what factories:two returned"),
+        ("flow.factory=factories:two checkpoint=text.pt", "cannot be read as a state dict"),
+        ("flow.factory=factories:two checkpoint=nested.pt", "holds a dict of epoch, model"),
+        ("flow.factory=factories:two checkpoint=none.pt", "no run folder or checkpoint file 'none.pt'"),
+        ("flow.factory=factories:function checkpoint=other.pt", "takes no state dict; say checkpoint=null"),
+        ("flow.factory=factories:two input=null", "give input="),
+        ("flow.factory=factories:two input=whole.npy", "has no holes"),
+        ("flow.factory=factories:fixed input=wide.npy missing=0.5", "takes floats of shape (N, 2)"),
+        ("flow.factory=factories:any_size input=picture.png", "which only an array file tells"),
+        ("flow.factory=factories:two posterior=amortised", "take posterior=householder"),
+    ],
+)
+def test_impute_refuses(folder, words, says, capsys):
+    torch.save({"other": torch.ones(2)}, "other.pt")
+    torch.save({"epoch": 3, "model": {"log_scale": torch.ones(2)}}, "nested.pt")
+    Path("text.pt").write_text("nothing")
+    np.save("wide.npy", np.zeros((2, 3), np.float32))
+    settings = {"checkpoint": "null", "input": "table.npz"} | dict(word.split("=", 1) for word in words.split())
+    status = main(["impute", "flow=foreign", *(f"{key}={value}" for key, value in settings.items()), *TINY])
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 2 and len(lines) == 1 and says in lines[0]
+    assert not Path("outputs").exists()
+
+
+def test_only_the_command_line_names_a_factory(folder):
+    description = {"factory": "factories:two"}
+    with pytest.raises(InputError, match="conditioned here, not trained"):
+        build(description, (2,))
+    state = {"config": {"flow": description}, "shape": [2], "classes": 0, "parts": {"posterior": None}}
+    checkpoint.save("run.pt", state)
+    with pytest.raises(InputError, match="conditioned here, not trained"):
+        viscos.load("run.pt")
+    assert main(["impute", "flow=iresnet", "checkpoint=run.pt", "input=table.npz", "threads=1"]) == 2
+    assert main(["impute", "checkpoint=null", "threads=1"]) == 2
+    assert "factories" not in sys.modules

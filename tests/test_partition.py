@@ -1,0 +1,172 @@
+"""The latent's partition by maximal volume, against brute force, dense Jacobians and quadrature."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from problems import F64, data, dense_jacobian, flow_named, masks, normal
+
+import viscos
+from viscos.errors import InputError
+from viscos.flows import Composed, Coupling
+from viscos.flows.coupling import Mix
+from viscos.linear import Block, Matrix, condition_estimate, dense
+from viscos.partition import Repartitioned, _volume_rows, conditioning, maxvol, refuse_singular
+from viscos.rng import generator
+
+
+def swapped(seed=0):
+    """A coupling flow in four dimensions whose last two latents are its first two entries: there G^HH = 0."""
+    torch.manual_seed(seed)
+    mix, half = Mix(4), torch.tensor([1.0, 1.0, 0.0, 0.0])
+    mix.W.data = torch.roll(torch.eye(4), 2, 0)
+    flow = Composed([Coupling(half, 8), mix], (4,)).double()
+    with torch.no_grad():
+        for k, p in enumerate(flow.layers[0].parameters()):
+            p.add_(0.4 * normal(*p.shape, seed=k))
+    return flow
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (7, 1), (5, 5), (8, 6)])
+def test_the_rows_have_a_large_volume(shape):
+    """No exchange of one row gains a twentieth; and of all choices none is twice as large."""
+    for seed in range(4):
+        A = normal(*shape, seed=seed).numpy()
+        rows = _volume_rows(A)
+        assert len(set(rows.tolist())) == shape[1]
+        best = max(abs(np.linalg.det(A[list(choice)])) for choice in combinations(range(shape[0]), shape[1]))
+        assert abs(np.linalg.det(A[rows])) >= best / 2
+        assert np.abs(A @ np.linalg.inv(A[rows])).max() <= 1.05 + 1e-9
+
+
+def test_rows_of_a_deficient_matrix_are_chosen_all_the_same():
+    A = np.outer(np.arange(1.0, 6), np.ones(2))
+    assert len(set(_volume_rows(A).tolist())) == 2
+
+
+@pytest.mark.parametrize("name", ["realnvp", "glow", "glow, image", "nonlinear of one's own"])
+@pytest.mark.parametrize("pattern", ["random", "one kind an item", "centre"])
+def test_a_repartitioned_flow_is_a_flow(name, pattern):
+    """Value, density, Jacobian, products, inverse and skeleton are those of the permuted flow, item by item."""
+    inner = flow_named(name)
+    y, hidden = data(inner), masks(tuple(inner.shape))[pattern]
+    flow = maxvol(inner, y, hidden)
+    index = flow.partition.index
+    assert (index.sort(1).values == torch.arange(index.shape[1])).all()
+    x = inner.to_latent(y).flatten(1).gather(1, index).view_as(y)
+    assert torch.equal(flow.to_latent(y), x)
+    assert torch.allclose(flow.log_prob(y), inner.log_prob(y), atol=1e-12)
+    assert torch.allclose(flow.to_latent_and_ladj_surrogate(y, generator(0))[0], x, atol=1e-12)
+    G = dense_jacobian(flow.to_latent, y)
+    value, operator = flow.linearize(y)
+    assert torch.allclose(value, x, atol=1e-12)
+    assert torch.allclose(dense(operator, y), G, atol=1e-11) and torch.allclose(dense(operator.T, y), G.mT, atol=1e-11)
+    assert torch.allclose(dense(operator.inverse(), y), torch.linalg.inv(G), atol=1e-7)
+    v = normal(*y.shape, seed=3)
+    tangent = flow.to_latent_and_tangent(y, v)[1]
+    assert torch.allclose(tangent.flatten(1), (G @ v.flatten(1).unsqueeze(-1)).squeeze(-1), atol=1e-11)
+    assert torch.allclose(flow.to_data(x.detach()).value, y, atol=1e-6)
+    picked = torch.tensor([2, 0, 2])
+    assert torch.allclose(flow.select(picked).to_latent(y[picked]), x[picked], atol=1e-13)
+    skeleton, point = flow.skeleton(y), torch.where(hidden, flow.partition.reference, y)
+    assert torch.allclose(skeleton.apply(point), flow.to_latent(point), atol=1e-10)
+    there = dense(Block(Matrix(dense_jacobian(flow.to_latent, point), y.shape), hidden), y)
+    assert torch.allclose(dense(skeleton.inverse_block(hidden), y), torch.linalg.inv(there), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["realnvp", "glow"])
+def test_no_partition_has_a_much_larger_determinant(name):
+    """Against every choice of latents, at the reference point."""
+    inner = flow_named(name)
+    y, hidden = data(inner), masks(tuple(inner.shape))["random"]
+    flow = maxvol(inner, y, hidden)
+    point = flow.partition.reference
+    G, permuted = dense_jacobian(inner.to_latent, point), dense_jacobian(flow.to_latent, point)
+    for g, p, h in zip(G, permuted, hidden, strict=True):
+        columns = g[:, h]
+        dets = [torch.linalg.det(columns[list(c)]).abs() for c in combinations(range(5), int(h.sum()))]
+        assert torch.linalg.det(p[h][:, h]).abs() >= max(dets) / 2
+
+
+@pytest.mark.parametrize("hidden", [[True, True, False, False], [False, False, True, True]])
+def test_the_same_partition_fails_where_the_block_is_singular_and_maxvol_succeeds(hidden):
+    flow, hidden = swapped(), torch.tensor(hidden)
+    y = normal(2, 4, seed=3)
+    if hidden[2]:
+        with pytest.raises(InputError, match=r"partition=same the block G\^HH is nearly.*take partition=maxvol"):
+            viscos.condition(flow, y, ~hidden).fit(steps=1)
+    q = viscos.condition(flow, y, ~hidden, partition="maxvol", posterior="full")
+    assert (q.conditioning() < 100).all()
+    q.fit(steps=150, samples=16)
+    done = q.completions(4000)
+    assert done.ok.all()
+    # Moments and evidence by quadrature over the two hidden entries.
+    line = torch.linspace(-9, 9, 241, dtype=F64)
+    grid = torch.cartesian_prod(line, line)
+    for item in range(2):
+        points = y[item].repeat(len(grid), 1)
+        points[:, hidden] = grid
+        with torch.no_grad():
+            density = flow.log_prob(points).exp()
+        evidence = density.sum() * (line[1] - line[0]) ** 2
+        mean = (density[:, None] * grid).sum(0) / density.sum()
+        deviation = ((density[:, None] * (grid - mean).square()).sum(0) / density.sum()).sqrt()
+        draws = done.draws[:, item][:, hidden]
+        assert ((draws.mean(0) - mean).abs() < 0.12 * deviation + 0.02).all()
+        assert ((draws.std(0) / deviation).log().abs() < 0.1).all()
+        gap = evidence.log() - q.bound(256)[item]
+        assert -0.02 < gap < 0.1
+
+
+def test_an_image_flow_of_couplings_is_solved_after_a_choice():
+    """Draws of several masks at once; observed entries bit for bit."""
+    flow = flow_named("glow, image", torch.float32)
+    y = data(flow, batch=3)
+    hidden = masks(tuple(flow.shape))["one kind an item"]
+    done = viscos.condition(flow, y, ~hidden, partition="maxvol", posterior="diagonal").fit(steps=2).completions(3)
+    assert done.ok.all()
+    assert torch.equal(done.draws[:, ~hidden], y[~hidden].expand(3, -1))
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_condition_numbers(dtype):
+    """Exact where few entries are hidden; by Lanczos never above the truth, and right for a small spread."""
+    A = torch.eye(70, dtype=F64) + 0.3 * normal(3, 70, 70, seed=2) / 70**0.5
+    A[1] *= 1e-4  # which changes no condition number
+    hidden = torch.rand(3, 70, generator=torch.Generator().manual_seed(0)) < 0.4
+    hidden[2] = False
+    blocks = [a[h][:, h] for a, h in zip(A, hidden, strict=True)]
+    wanted = torch.stack([torch.linalg.cond(block) if len(block) else torch.ones((), dtype=F64) for block in blocks])
+    like = A[:, 0].to(dtype)
+    found = condition_estimate(Matrix(A.to(dtype)), hidden, like)
+    assert found.dtype == dtype and torch.allclose(found.double(), wanted, rtol=1e-3)
+    estimate = condition_estimate(Matrix(A.to(dtype)), hidden, like, exact_below=0)
+    assert (estimate[:2].double() <= wanted[:2] * 1.001).all() and (estimate[:2].double() > 0.8 * wanted[:2]).all()
+
+
+def test_conditioning_is_that_of_the_reference_point():
+    flow = flow_named("realnvp")
+    y, hidden = data(flow), masks((5,))["random"]
+    found = conditioning(flow, y, hidden)
+    point = torch.where(hidden, flow.to_data(torch.zeros(1, 5, dtype=F64)).value, y)
+    G = dense_jacobian(flow.to_latent, point)
+    wanted = torch.stack([torch.linalg.cond(g[h][:, h]) for g, h in zip(G, hidden, strict=True)])
+    assert torch.allclose(found, wanted)
+
+
+def test_refusals():
+    good, bad = torch.tensor([1.0, 1e8, 2.0]), torch.tensor([1.0, float("inf"), float("nan")])
+    refuse_singular(good, "same")  # one item alone does not stop its neighbours
+    with pytest.raises(InputError, match=r"2 of 3 items.*no partition of this flow's latent serves"):
+        refuse_singular(bad, "maxvol")
+    flow, y = flow_named("realnvp"), normal(2, 5)
+    with pytest.raises(InputError, match="partition is 'best'; choose same or maxvol"):
+        viscos.condition(flow, y, y > 0, partition="best")
+    posterior = viscos.posteriors.Amortised((1, 4, 6))
+    images = flow_named("glow, image", torch.float32)
+    with pytest.raises(InputError, match="inference network"):
+        viscos.condition(images, data(images), data(images) > 0, posterior=posterior, partition="maxvol")
+    assert isinstance(maxvol(flow, y, y > 9), Repartitioned)
+    with pytest.raises(InputError, match="too many"):
+        maxvol(flow, normal(1, 40000), torch.ones(1, 40000, dtype=torch.bool))

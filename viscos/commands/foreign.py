@@ -1,0 +1,192 @@
+"""A flow that was trained with another library, from the command line: `viscos impute flow=foreign`.
+
+The factory is a user's code. It runs because the user named it on the command line, and for no other reason: a
+description in a checkpoint goes through `viscos.build`, which takes parts of viscos alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from viscos import runs
+from viscos.data.array import find, read_arrays
+from viscos.data.items import Data
+from viscos.errors import InputError
+from viscos.flows import Composed, Flow, wrap
+from viscos.flows.foreign import Foreign
+from viscos.model import Model
+from viscos.trained import Trained
+
+ARRAYS = (".npy", ".npz")
+
+
+def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:
+    """What the factory makes, with the weights of `checkpoint`, in the place of a trained run."""
+    factory = str(cfg["flow"].get("factory", ""))
+    if not factory:
+        raise InputError("the flow of a run is in its checkpoint; leave flow= out, or take flow=foreign flow.factory=…")
+    if cfg["input"] is None:
+        raise InputError("flow=foreign has no test items of its own; give input=<array file, picture or folder>")
+    made = _made(factory, _item_shape(cfg["input"]))
+    if cfg["checkpoint"] is not None:
+        load_weights(made, runs.find_checkpoint(cfg["checkpoint"]), factory)
+    try:
+        flow = wrap(made)
+        if flow.shape is None:
+            flow = wrap(made, _item_shape(cfg["input"]))
+    except InputError as error:
+        raise InputError(f"flow.factory={factory}: {error}") from error
+    if flow.shape is None:
+        raise InputError(f"the flow of {factory} does not know the shape of an item; return wrap(…, shape=…)")
+    # Imputing needs of a flow what every flow has.
+    model = Model(cast(Composed, flow.to(device).eval()), None, None)
+    path = Path(cfg["checkpoint"]) if cfg["checkpoint"] is not None else Path(factory)
+    return Trained(model, {}, {"shape": list(flow.shape)}, path)
+
+
+def read_vectors(path: str | Path, flow: Flow, limit: int | None = None) -> tuple[Data, Tensor]:
+    """Vectors (N, d) of an `.npy` or `.npz` file, in the dtype of the flow, and where they are known (bool, N, d).
+
+    They are NaN in their holes.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in ARRAYS:
+        raise InputError(f"items of the flow are vectors; give input=<.npy or .npz file> of them, not {str(path)!r}")
+    arrays = read_arrays(path)
+    array = arrays[find(arrays, ("values", "x", "data"), path)]
+    shape = tuple(flow.shape or ())
+    if not np.issubdtype(array.dtype, np.floating) or array.shape[1:] != shape:
+        wanted = ", ".join(map(str, ("N", *shape)))
+        raise InputError(
+            f"{path} holds {array.dtype} of shape {array.shape}; the flow takes floats of shape ({wanted})"
+        )
+    like = next(flow.parameters(), torch.empty(0))
+    values = torch.from_numpy(array)[:limit].to(like.dtype)
+    known = ~values.isnan()
+    if not len(values) or bool(values.isinf().any()):
+        raise InputError(f"{path} holds {'infinite values' if len(values) else 'no items'}")
+    return Data(path.stem, values, None, 0), known
+
+
+def load_weights(model: Any, path: Path, factory: str) -> None:
+    """Loads the state dict in a file, which is read without running anything that it contains."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{factory} returned a {type(model).__name__}, which takes no state dict; say checkpoint=null")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{str(path)!r} cannot be read as a state dict; write one by torch.save(model.state_dict(), …)"
+        ) from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        held = f"a dict of {', '.join(map(str, list(state)[:4]))}" if isinstance(state, dict) else type(state).__name__
+        raise InputError(f"{str(path)!r} holds {held}, not a state dict; write torch.save(model.state_dict(), …)")
+    if isinstance(model, Foreign) and not any(str(key).startswith("held.") for key in state):
+        model = model.held[0] if len(model.held) else model  # weights of what was wrapped
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{str(path)!r} does not fit what {factory} returned: {_short(error)}") from error
+
+
+def _made(factory: str, shape: tuple[int, ...] | None) -> Any:
+    """What the factory returns."""
+    module_name, _, name = factory.partition(":")
+    if not module_name or not name.isidentifier():
+        raise InputError(f"flow.factory={factory}: write module:function, e.g. flow.factory=flows:make")
+    with _importable_here():
+        module = _run(f"importing {module_name}", lambda: _import(module_name))
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise InputError(f"flow.factory={factory}: {module_name} has no function {name!r}")
+        arguments = _arguments(function, shape, factory)
+        return _run(f"{factory}", lambda: function(*arguments))
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"there is no module {error.name!r}; flow.factory=module:function is looked for in {str(Path.cwd())!r} "
+                "and among the installed packages"
+            ) from error
+        raise
+
+
+def _run(what: str, action: Callable[[], Any]) -> Any:
+    """The user's code; what it raises becomes one line that says where."""
+    try:
+        return action()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{what} raised {type(error).__name__}: {_short(error)} ({place.filename}, line {place.lineno})"
+        ) from error
+
+
+def _arguments(function: Callable[..., Any], shape: tuple[int, ...] | None, factory: str) -> list[Any]:
+    """None, or the shape of an item if the function must have one argument or has one of that name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > 1 or any(p not in positional for p in needed):
+        names = ", ".join(p.name for p in needed)
+        raise InputError(f"{factory} needs {names}; a factory takes no argument, or the shape of an item alone")
+    if not needed and not (positional and positional[0].name == "shape"):
+        return []
+    if shape is None:
+        if not needed:
+            return []
+        raise InputError(
+            f"{factory} takes the shape of an item, which only an array file tells; give input=<.npy, .npz>"
+        )
+    return [shape]
+
+
+def _item_shape(path: str) -> tuple[int, ...] | None:
+    """The shape of an item in an array file."""
+    file = Path(path).expanduser()
+    if file.suffix.lower() not in ARRAYS:
+        return None
+    arrays = read_arrays(file)
+    array = arrays[find(arrays, ("values", "x", "data"), file)]
+    return (1, *array.shape[1:]) if array.ndim == 3 else array.shape[1:]
+
+
+@contextmanager
+def _importable_here() -> Iterator[None]:
+    """Modules of the current folder can be imported, as with `python -m`."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 240 else f"{text[:240]}…"

@@ -1,0 +1,226 @@
+"""Whether a flow of another library is what `Foreign` takes it for.
+
+Found out by evaluating it: that nothing about it is random, that items do not influence each other, that its base is a
+diagonal Gaussian, that its log-determinant is that of its Jacobian, and that its two directions are inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from viscos.errors import InputError
+from viscos.flows.libraries import location_and_scale
+from viscos.linear import Jacobian, dense
+from viscos.solution import item_dot
+
+if TYPE_CHECKING:
+    from viscos.flows.foreign import Foreign
+
+DENSE_BELOW = 64
+"""Entries of an item up to which the dense Jacobian is written out."""
+GRADIENT_BELOW = 16
+"""Entries up to which the gradient of the log-determinant is compared too."""
+
+_ONCE = (
+    "{} can be differentiated only once (an integral or an ODE with a backward pass of its own, as in zuko's CNF, UNAF "
+    "and SOSPF), and conditioning differentiates its Jacobian; take another kind of flow"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an examination found, if it found nothing wrong."""
+
+    nothing_finite: bool = False
+    """The data were outside of where the model has finite values, so it is still to be examined."""
+    exact: bool = False
+    """The library's log-determinant is random or lacks its gradient: the dense Jacobian's must take its place."""
+
+
+def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
+    """Samples of the model (count, …), which lie where it is defined; None where its own inverse cannot give any."""
+    if not flow.source.invertible:
+        return None
+    noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)).to(flow.like())
+    with unchanged(flow), torch.no_grad():
+        try:
+            y = flow.inverse(noise)
+        except InputError as error:
+            if isinstance(error.__cause__, NotImplementedError) or "Inverse" in type(error.__cause__).__name__:
+                flow.source.invertible = False
+                return None
+            raise
+    return y if bool(y.isfinite().all()) else None
+
+
+def examine(flow: Foreign, y: Tensor) -> Finding:
+    """Examines the flow at y (B, …), data of the right shape; raises `InputError` for what cannot be conditioned."""
+    with unchanged(flow), torch.no_grad():
+        first, again = flow.to_latent_and_ladj(y), flow.to_latent_and_ladj(y)
+    good = first[0].flatten(1).isfinite().all(1) & first[1].isfinite()
+    if not bool(good.any()):
+        return Finding(nothing_finite=True)
+    _refuse_random(flow, first[0][good], again[0][good])
+    _refuse_influence(flow, y[good], first[0][good])
+    verify_base(flow, y)
+    with unchanged(flow):
+        return _examine_derivatives(flow, y[good], first[1][good], again[1][good])
+
+
+@contextmanager
+def unchanged(flow: Foreign) -> Iterator[None]:
+    """Puts back parameters and buffers that evaluating the model changes, and torch's random numbers."""
+    before = {key: value.detach().clone() for key, value in flow.state_dict().items()}
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            flow.load_state_dict(before)
+
+
+def verify_base(flow: Foreign, like: Tensor) -> None:
+    """Refuses a base that is not the diagonal Gaussian for which `location_and_scale` takes it."""
+    base = flow.source.base()
+    if base is None:
+        return
+    kind = f"the base of {flow.source.name}, a {type(base).__name__},"
+    noise = torch.randn(8, *like.shape[1:], generator=torch.Generator().manual_seed(1)).to(like)
+    try:
+        location, scale = (torch.as_tensor(part).to(like) for part in location_and_scale(base))
+        z = location + 2 * scale * noise
+        # The model's own distributions may check their arguments, and a box refuses what lies outside.
+        given = base.log_prob(z)
+        normal = torch.distributions.Normal(location.expand_as(z), scale.expand_as(z)).log_prob(z).flatten(1).sum(1)
+        same = given.shape == normal.shape and torch.allclose(given.to(normal), normal, rtol=1e-3, atol=1e-3)
+    except Exception as error:
+        raise InputError(
+            f"{kind} cannot be evaluated as a diagonal Gaussian ({type(error).__name__}: {error}); viscos needs a "
+            "latent that is normal, with any location and scale, and no context or class"
+        ) from error
+    if not same:
+        raise InputError(
+            f"{kind} is not a diagonal Gaussian; viscos needs a latent that is normal, with any location and scale; "
+            "train with such a base, or wrap a function that goes on to a normal latent"
+        )
+
+
+def _refuse_random(flow: Foreign, first: Tensor, again: Tensor) -> None:
+    if not _close(first, again):
+        raise InputError(
+            f"{flow.source.name} gives another latent for the same data each time (a dequantising, stochastic or "
+            "dropout layer); viscos needs a deterministic bijection, so leave that layer out"
+        )
+
+
+def _refuse_influence(flow: Foreign, y: Tensor, x: Tensor) -> None:
+    """An item must have the same latent in any batch, also in the first that the model gets."""
+    some = max(1, len(y) // 2)
+    with unchanged(flow), torch.no_grad():
+        apart = flow.to_latent(y[:some])
+    if not _close(x[:some], apart):
+        raise InputError(
+            f"{flow.source.name} gives an item another latent in another batch: a batch norm takes the batch's own "
+            "statistics, or a layer that initialises itself by its first batch was never trained; load the trained "
+            "weights before wrapping, and give such layers fixed statistics"
+        )
+
+
+def _examine_derivatives(flow: Foreign, y: Tensor, ladj: Tensor, again: Tensor) -> Finding:
+    _refuse_once_differentiable(flow, y)
+    random = not _close(ladj, again)
+    d = y[0].numel()
+    if d <= DENSE_BELOW:
+        exact = random or _examine_ladj(flow, y, ladj)
+    elif random:
+        raise InputError(
+            f"log|det| of {flow.source.name} is a random estimate; items of {d} entries need a deterministic one (up "
+            f"to {DENSE_BELOW}, viscos writes the Jacobian out)"
+        )
+    else:
+        exact = False
+    _refuse_wrong_inverse(flow, y)
+    return Finding(exact=exact)
+
+
+def _refuse_once_differentiable(flow: Foreign, y: Tensor) -> None:
+    """uᵀ (G v) by differentiating twice must be (Gᵀ u)ᵀ v by differentiating once."""
+    u, v = (torch.randn(y.shape, generator=torch.Generator().manual_seed(seed)).to(y) for seed in (2, 3))
+    try:
+        G = Jacobian(flow.to_latent, y)
+        twice, once = item_dot(u, G.mv(v)), item_dot(G.rmv(u), v)
+    except RuntimeError as error:
+        raise InputError(f"{_ONCE.format(flow.source.name)} ({' '.join(str(error).split())[:120]})") from error
+    if not _near(twice, once):
+        raise InputError(_ONCE.format(flow.source.name))
+
+
+def _examine_ladj(flow: Foreign, y: Tensor, ladj: Tensor) -> bool:
+    """Refuses a log-determinant that is not the Jacobian's; true if it is, and only its gradient is not."""
+    jacobian = dense(Jacobian(flow.to_latent, y), y)
+    exact = torch.linalg.slogdet(jacobian)[1]
+    if not bool(exact.isfinite().all()):
+        raise InputError(f"the Jacobian of {flow.source.name} is singular, so it is not a bijection where it was tried")
+    if not _near(ladj, exact):
+        raise InputError(_wrong_ladj(flow, y, ladj, exact))
+    return y[0].numel() <= GRADIENT_BELOW and not _gradients_agree(flow, y)
+
+
+def _wrong_ladj(flow: Foreign, y: Tensor, ladj: Tensor, exact: Tensor) -> str:
+    name, seen = flow.source.name, f"{float(ladj[0]):.4g}, and the Jacobian's is {float(exact[0]):.4g}"
+    if _near(-ladj, exact):
+        return f"log|det| of {name} has the wrong sign ({seen}): return log|det ∂x/∂y|, of data to latent"
+    if flow.source.invertible:
+        other = torch.linalg.slogdet(dense(Jacobian(_differentiable_inverse(flow), y), y))[1]
+        if _near(ladj, other) or _near(ladj, -other):
+            return f"log|det| of {name} is that of to_data at the same point ({seen}): the directions are swapped"
+    return f"log|det| of {name} is not that of its Jacobian ({seen}): return log|det ∂x/∂y|, one number an item"
+
+
+def _differentiable_inverse(flow: Foreign) -> Any:
+    def to_data(x: Tensor) -> Any:
+        location, scale = flow._base(x)
+        return flow.source.to_data(location + scale * x)
+
+    return to_data
+
+
+def _gradients_agree(flow: Foreign, y: Tensor) -> bool:
+    """Whether log|det G| of the library has the gradient, in y, of the dense Jacobian's."""
+    y = y.detach().requires_grad_()
+    with torch.enable_grad():
+        own, exact = flow.to_latent_and_ladj(y)[1], flow._exact_ladj(y)[1]
+        pair = [
+            torch.autograd.grad(value.sum(), y, allow_unused=True)[0] if value.requires_grad else None
+            for value in (own, exact)
+        ]
+    given, wanted = (torch.zeros_like(y) if g is None else g for g in pair)
+    return _near(given, wanted)
+
+
+def _refuse_wrong_inverse(flow: Foreign, y: Tensor) -> None:
+    if not flow.source.invertible:
+        return
+    with torch.no_grad():
+        back = flow.inverse(flow.to_latent(y))
+    error = (back - y).abs().flatten(1).amax(1)
+    # A library's own iteration may be rough, and `to_data` then goes on from it; a wrong function is off by far.
+    if bool((error > 0.1 * y.abs().flatten(1).amax(1).clamp_min(1)).all()):
+        raise InputError(
+            f"to_data of {flow.source.name} is not the inverse of to_latent: data come back off by up to "
+            f"{float(error.max()):.3g}; give the inverse of the same map, or leave it out"
+        )
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def _near(given: Tensor, wanted: Tensor) -> bool:
+    share = 1e-2 if wanted.dtype == torch.float32 else 1e-3
+    return bool(((given - wanted).abs() <= share * wanted.abs().clamp_min(1)).all())

@@ -1,0 +1,75 @@
+"""Residual layers turned round, and implicit flows made of them (Lu et al., 2021; the paper's appendix)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.flows.layer import Layer
+from viscos.flows.residual import Branch, Residual
+from viscos.linear import LinearOperator
+from viscos.rng import Generators
+from viscos.roots import implicit
+from viscos.solution import Solution
+
+
+class Reversed(Layer):
+    """x = h⁻¹(y), that is x + h(x) = y with a contraction h: the inverse of a residual layer.
+
+    Its Lipschitz constant is not bounded by 2 as that of a residual layer is. The value comes from a fixed-point
+    iteration, its
+    derivatives from the implicit function theorem with Neumann series; the tangent is differentiable once more, which
+    is what NLADE and CLADE need.
+    """
+
+    plain = True
+    evaluates = True
+
+    def __init__(self, residual: Residual) -> None:
+        super().__init__()
+        self.residual = residual
+
+    def _solve(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        """The root (B, …), and (I + ∇h)⁻¹ there, neither with a graph."""
+        found = self.residual.inverse(y.detach())
+        x = torch.where(torch.isfinite(found.value), found.value, y.detach())
+        return x, self.residual.linearize(x)[1].inverse()
+
+    def forward(self, y: Tensor) -> Tensor:
+        x, inverse = self._solve(y)
+        return self._attached(y, x, inverse) if torch.is_grad_enabled() else x
+
+    def _attached(self, y: Tensor, x: Tensor, inverse: LinearOperator) -> Tensor:
+        """The root with its gradient."""
+        return implicit(x, self.residual(x) - y, inverse.rmv)
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        root, inverse = self._solve(y)
+        x = self._attached(y, root, inverse)
+        t = inverse.mv(v.detach())
+        # (I + ∇h(x)) t = v, once more an implicit function: of v, of x and of the parameters.
+        product = self.residual.tangent(x, t)[1]
+        return x, implicit(t, product - v, inverse.rmv)
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        x, inverse = self._solve(y)
+        return x, inverse
+
+    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+        x = self(y)
+        return x, -self.residual.ladj(x, generator)[1]
+
+    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+        x = self(y)
+        return x, -self.residual.ladj_surrogate(x, generator)[1]
+
+    @torch.no_grad()
+    def inverse(self, x: Tensor) -> Solution:
+        return Solution.exact(self.residual(x), evaluations=1.0)
+
+    def renormalize(self, iterations: int = 1) -> None:
+        self.residual.renormalize(iterations)
+
+    def branches(self) -> list[Branch]:
+        return self.residual.branches()

@@ -1,0 +1,154 @@
+"""Values of log|det| of operators, without gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.linear.operator import Block, LinearOperator, dense
+from viscos.linear.principal import longest
+from viscos.rng import Generators, rademacher
+from viscos.solution import item_dot
+
+
+@torch.no_grad()
+def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
+    """log|det A| (B,) by writing the matrices out: d products an item."""
+    # One matrix at a time: the batched factorisation of large matrices fails in some threaded builds of MKL.
+    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in dense(operator, like)]).to(like.dtype)
+
+
+@torch.no_grad()
+def lanczos_value(
+    operator: LinearOperator,
+    like: Tensor,
+    generator: Generators,
+    mask: Tensor | None = None,
+    steps: int = 24,
+    probes: int = 1,
+) -> Tensor:
+    """An estimate of log|det A| = ½ tr log(AᵀA) (B,) by stochastic Lanczos quadrature (Ubaru, Chen and Saad, 2017).
+
+    Probes live on `mask` (B, …), outside of which A must be the identity, as in a `Block`. The error has a random part
+    that shrinks with `probes` and one that shrinks exponentially with `steps`.
+    """
+    total = like.new_zeros(len(like))
+    for _ in range(probes):
+        v = rademacher(like, generator, mask)
+        total += 0.5 * _quadrature(operator, v, steps) / probes
+    return total
+
+
+def _quadrature(operator: LinearOperator, v: Tensor, steps: int) -> Tensor:
+    """vᵀ log(AᵀA) v (B,)."""
+    T, sane = _lanczos(operator, v, steps)
+    values, vectors = torch.linalg.eigh(T.double())
+    weights = vectors[:, 0].square()
+    log = values.clamp_min(torch.finfo(values.dtype).tiny).log()
+    total = torch.where(weights > 0, weights * log, 0).sum(1).to(v.dtype) * item_dot(v, v)
+    return torch.where(sane, total, float("nan"))
+
+
+def _lanczos(operator: LinearOperator, v: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The tridiagonal T (B, n, n) of AᵀA and v, with full reorthogonalisation; and where it is finite (B,), bool."""
+    size = item_dot(v, v).sqrt()
+    tiny = 10 * torch.finfo(v.dtype).eps
+    basis = [(v.flatten(1) / size.clamp_min(tiny)[:, None])]
+    alphas, betas = [], []
+    for _ in range(min(steps, v[0].numel())):
+        w = operator.rmv(operator.mv(basis[-1].view_as(v))).flatten(1)
+        alphas.append((w * basis[-1]).sum(1))
+        Q, scale = torch.stack(basis, 1), w.norm(dim=1)
+        for _ in range(2):
+            w = w - (Q.mT @ (Q @ w.unsqueeze(-1))).squeeze(-1)
+        beta = w.norm(dim=1)
+        beta = torch.where(beta > tiny * scale, beta, 0)  # the space is exhausted: the rest of T is decoupled
+        betas.append(beta)
+        basis.append(torch.where(beta[:, None] > 0, w / torch.where(beta > 0, beta, 1)[:, None], 0))
+    diagonal = torch.stack(alphas, 1)
+    sane = torch.isfinite(diagonal).all(1)
+    off = torch.stack(betas, 1)[:, :-1]
+    diagonal = torch.where(diagonal > 0, diagonal, 1)  # decoupled rows, which get no weight
+    T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    return T, sane
+
+
+@torch.no_grad()
+def log_abs_det_block(
+    operator: LinearOperator,
+    hidden: Tensor,
+    like: Tensor,
+    generator: torch.Generator,
+    exact_below: int = 1024,
+    steps: int = 24,
+    probes: int = 1,
+) -> Tensor:
+    """log|det A^HH| (B,): exactly up to `exact_below` hidden entries an item, else by Lanczos quadrature."""
+    if longest(hidden.flatten(1)) <= exact_below:
+        return exact_block_value(operator, hidden, like)
+    return lanczos_value(Block(operator, hidden), like, generator, hidden, steps, probes)
+
+
+@torch.no_grad()
+def exact_block_value(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
+    """log|det A^HH| (B,) by writing the blocks out: as many products as the item with the most in H has entries there.
+
+    Items with fewer are filled up with rows of the identity.
+    """
+    # One matrix at a time, as in `exact_value`.
+    blocks = padded_blocks(operator, hidden, like)
+    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in blocks]).to(like.dtype)
+
+
+@torch.no_grad()
+def hidden_columns(operator: LinearOperator, hidden: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns of A that belong to H (B, d, h), their flat coordinates (B, h), and which are real (B, h), bool.
+
+    h is that of the item with the most; the columns that fill up the others are zero.
+    """
+    flat = hidden.flatten(1)
+    places = flat.byte().argsort(dim=1, descending=True, stable=True)[:, : longest(flat)]
+    inside = flat.gather(1, places)
+    columns = like.new_zeros(len(flat), flat.shape[1], places.shape[1])
+    for k in range(places.shape[1]):
+        one = like.new_zeros(flat.shape).scatter(1, places[:, k : k + 1], inside[:, k : k + 1].to(like.dtype))
+        columns[:, :, k] = operator.mv(one.view_as(like)).flatten(1)
+    return columns, places, inside
+
+
+@torch.no_grad()
+def padded_blocks(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
+    """The blocks A^HH written out (B, h, h), filled up with rows of the identity."""
+    return block_of(*hidden_columns(operator, hidden, like))
+
+
+def block_of(columns: Tensor, places: Tensor, inside: Tensor) -> Tensor:
+    """The blocks (B, h, h) in what `hidden_columns` gives."""
+    rows = columns.gather(1, places.unsqueeze(2).expand(-1, -1, columns.shape[2]))
+    real = inside[:, :, None] & inside[:, None, :]
+    return torch.where(real, rows, torch.diag_embed((~inside).to(columns.dtype)))
+
+
+@torch.no_grad()
+def condition_estimate(
+    operator: LinearOperator, hidden: Tensor, like: Tensor, exact_below: int = 64, steps: int = 24
+) -> Tensor:
+    """The condition number of A^HH (B,) up to `exact_below` hidden entries; beyond them, by Lanczos, a lower bound."""
+    if longest(hidden.flatten(1)) <= exact_below:
+        blocks = padded_blocks(operator, hidden, like).double()
+        finite = torch.isfinite(blocks).flatten(1).all(1)
+        # The identity that fills a block up gets a size between its smallest and its largest singular value.
+        H = hidden.flatten(1).sum(1)
+        filled = torch.arange(blocks.shape[1], device=blocks.device) >= H[:, None]
+        size = (torch.nan_to_num(blocks).square().sum((1, 2)) - filled.sum(1)).clamp_min(0) / H.clamp_min(1)
+        scaled = blocks + torch.diag_embed(filled * (size.sqrt() - 1)[:, None])
+        values = torch.linalg.svdvals(torch.nan_to_num(scaled))
+        found = values.amax(1) / values.amin(1) if values.shape[1] else values.new_ones(len(values))
+        return torch.where(H == 0, 1, torch.where(finite, found.nan_to_num(float("inf")), float("inf"))).to(like.dtype)
+    v = rademacher(like, torch.Generator().manual_seed(0), hidden)
+    T, sane = _lanczos(Block(operator, hidden), v, steps)
+    values, vectors = torch.linalg.eigh(T.double())
+    reached = vectors[:, 0].square() > 1e-30  # the rest of T is decoupled
+    largest = torch.where(reached, values, 0).amax(1)
+    least = torch.where(reached, values, float("inf")).amin(1).clamp_min(torch.finfo(values.dtype).tiny)
+    return torch.where(sane, (largest / least).sqrt(), float("inf")).to(like.dtype)

@@ -1,0 +1,214 @@
+"""Another partition of the latent than that of the data.
+
+By assumption A0 the latent's observed set has the same coordinates as the data's. A coupling flow has no structure that
+makes J^OO invertible then. `maxvol` chooses the latent set for which |det J^OO| is large at a reference point, and
+pairs latent and data coordinates by a permutation; to everything else the flow with permuted latent is a flow like
+any other, since a standard normal does not mind the order of its entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import qr
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from viscos.errors import InputError
+from viscos.flows.bijection import Flow, FlowJacobian
+from viscos.flows.skeleton import BlockSkeleton, Skeleton
+from viscos.linear import LinearOperator, condition_estimate, hidden_columns
+from viscos.rng import Generators
+from viscos.roots import RootFinder
+from viscos.solution import Solution
+
+_SWAPS = 200  # exchanges of two rows after the factorisation
+_GAIN = 1.05  # by which an exchange must enlarge the determinant
+_LARGEST = 2**28  # numbers in the columns of G that are written out for one item
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which latent coordinate stands in each place, for each item of a batch."""
+
+    index: Tensor
+    """(B, d), int64: place j of the flat latent holds coordinate index[j]."""
+    reference: Tensor
+    """The data at which it was chosen (B, …)."""
+    latent: Tensor
+    """Their latents in the new order (B, …)."""
+    columns: Tensor
+    """Columns of G there that belong to H, rows in the new order (B, d, h), padded."""
+    places: Tensor
+    """The flat coordinates of these columns (B, h), int64."""
+    inside: Tensor
+    """True where a column is one of H (B, h), bool."""
+
+    def select(self, index: Tensor) -> Partition:
+        """That of the items at `index`."""
+        return Partition(*(value[index] for value in vars(self).values()))
+
+
+class Repartitioned(Flow):
+    """A flow whose latents are permuted, item by item, as a `Partition` says."""
+
+    def __init__(self, flow: Flow, partition: Partition) -> None:
+        super().__init__()
+        self.flow, self.partition, self.shape = flow, partition, flow.shape
+        self.back = partition.index.argsort(1)
+
+    def _order(self, x: Tensor) -> Tensor:
+        return _permuted(x, self.partition.index)
+
+    def to_latent(self, y: Tensor) -> Tensor:
+        return self._order(self.flow.to_latent(y))
+
+    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        x, ladj = self.flow.to_latent_and_ladj(y)
+        return self._order(x), ladj
+
+    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        x, surrogate = self.flow.to_latent_and_ladj_surrogate(y, generator)
+        return self._order(x), surrogate
+
+    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        x, tangent = self.flow.to_latent_and_tangent(y, v)
+        return self._order(x), self._order(tangent)
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        x, G = self.flow.linearize(y)
+        return self._order(x), FlowJacobian([G, _Permutation(self.partition.index, self.back, y.shape)], y.shape)
+
+    @torch.no_grad()
+    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
+        return self.flow.to_data(_permuted(x, self.back), solver)
+
+    def skeleton(self, y: Tensor) -> Skeleton:
+        """The flow linearised at the partition's reference, in the directions of H."""
+        p = self.partition
+        return BlockSkeleton(p.columns, p.places, p.inside, p.latent, p.reference)
+
+    def select(self, index: Tensor) -> Flow:
+        return Repartitioned(self.flow, self.partition.select(index))
+
+    def check(self, y: Tensor) -> None:
+        self.flow.check(y)
+
+
+class _Permutation(LinearOperator):
+    """Reorders the entries of each item."""
+
+    def __init__(self, index: Tensor, back: Tensor, shape: torch.Size) -> None:
+        self.index, self.back, self.shape = index, back, torch.Size(shape)
+
+    def mv(self, v: Tensor) -> Tensor:
+        return _permuted(v, self.index)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return _permuted(u, self.back)
+
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        return _Permutation(self.back, self.index, self.shape)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return _Permutation(self.index[index], self.back[index], torch.Size((len(index), *self.shape[1:])))
+
+
+def _permuted(x: Tensor, index: Tensor) -> Tensor:
+    return x.flatten(1).gather(1, index).view_as(x)
+
+
+def reference(flow: Flow, y: Tensor, hidden: Tensor) -> Tensor:
+    """The observation with the datum of the latent zero in its holes (B, …)."""
+    if isinstance(flow, Repartitioned):
+        return torch.where(hidden, flow.partition.reference, y)
+    middle = flow.to_data(torch.zeros_like(y[:1]))
+    value = torch.where(torch.isfinite(middle.value), middle.value, 0)
+    return torch.where(hidden, value, y)
+
+
+@torch.no_grad()
+def maxvol(flow: Flow, y: Tensor, hidden: Tensor) -> Repartitioned:
+    """The flow with its latent parted so that |det J^OO| is large for each item.
+
+    By the Schur identity log|det J^OO| = log|det G^HH| − log|det G|, so the rows of G that go with the hidden columns
+    are chosen: by a QR factorisation with pivoting, then by exchanges of two rows while one of them enlarges the
+    determinant by a twentieth (Goreinov et al., 2010). Costs as many products as the item with most holes has hidden
+    entries. Of all pairings of the two sets the one with the largest product of entries is taken, which keeps a
+    diagonal close to the block. `y` (B, …) with anything finite where `hidden`, bool (B, …).
+    """
+    d, h = y[0].numel(), int(hidden.flatten(1).sum(1).max())
+    if d * h > _LARGEST:
+        raise InputError(
+            f"partition=maxvol writes out {d} × {h} entries of the Jacobian of an item, which is too many; "
+            "take partition=same with a flow of residual structure"
+        )
+    point = reference(flow, y, hidden)
+    x, G = flow.linearize(point)
+    columns, places, inside = hidden_columns(G, hidden, y)
+    index = torch.stack([_order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
+    ordered = columns.gather(1, index.unsqueeze(2).expand_as(columns))
+    return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside))
+
+
+def _order(columns: Tensor, H: Tensor, inside: Tensor) -> Tensor:
+    """The latent coordinate that goes with each data coordinate (d,), of which those in H (h,) are hidden."""
+    A, H, d = columns[:, inside].double().cpu().numpy(), H.cpu(), len(columns)
+    index = torch.arange(d)
+    if not A.size or not np.isfinite(A).all():
+        return index
+    rows = _volume_rows(A)
+    _, pairs = linear_sum_assignment(-np.log(np.abs(A[rows].T) + 1e-300))
+    index[H] = torch.from_numpy(rows[pairs])
+    free, hidden = torch.ones(d, dtype=torch.bool), torch.zeros(d, dtype=torch.bool)
+    free[torch.from_numpy(rows)] = False
+    hidden[H] = True
+    index[~hidden & ~free] = (hidden & free).nonzero().flatten()  # of the rest, what may stay in its place stays
+    return index
+
+
+def _volume_rows(A: np.ndarray) -> np.ndarray:
+    """Rows (h,) of A (d, h) whose square submatrix has a large determinant."""
+    h = A.shape[1]
+    rows = qr(A.T, mode="r", pivoting=True)[1][:h].astype(np.int64)
+    for _ in range(_SWAPS):
+        try:
+            B = np.linalg.solve(A[rows].T, A.T).T
+        except np.linalg.LinAlgError:
+            break  # of deficient rank: no choice of rows is regular
+        i, j = np.unravel_index(np.abs(B).argmax(), B.shape)
+        if not abs(B[i, j]) > _GAIN:
+            break
+        rows[j] = i
+    return rows
+
+
+@torch.no_grad()
+def conditioning(flow: Flow, y: Tensor, hidden: Tensor) -> Tensor:
+    """About the condition number of G^HH at the reference point of each item (B,); at least it, where H is large."""
+    point = reference(flow, y, hidden)
+    return condition_estimate(flow.linearize(point)[1], hidden, y)
+
+
+def refuse_singular(condition: Tensor, name: str) -> None:
+    """Raises `InputError` if the block is nearly singular for half of the items or more."""
+    limit = _limit(condition)
+    bad = ~(condition <= limit)
+    if len(bad) and int(bad.sum()) * 2 >= len(bad):
+        remedy = (
+            "take partition=maxvol"
+            if name == "same"
+            else "no partition of this flow's latent serves; take a flow of residual structure, or double precision"
+        )
+        raise InputError(
+            f"with partition={name} the block G^HH is nearly singular for {int(bad.sum())} of {len(bad)} items "
+            f"(condition about {float(condition.nan_to_num(float('inf')).max()):.1g}): the holes cannot be solved for; "
+            f"{remedy}"
+        )
+
+
+def _limit(condition: Tensor) -> float:
+    return 1e12 if condition.dtype == torch.float64 else 1e6
