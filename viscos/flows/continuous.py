@@ -16,7 +16,7 @@ from viscos.flows.layer import Layer
 from viscos.flows.networks import velocity
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
-from viscos.linear import LinearOperator, exact_value
+from viscos.linear import GMRES, Inverse, Jacobian, LinearOperator, exact_value
 from viscos.rng import Generators, standard_normal, uniform
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver
@@ -73,6 +73,11 @@ class Step(Layer):
     def forward(self, y: Tensor) -> Tensor:
         return y + METHODS[self.method](self._velocity, y, self.start, self.end)
 
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        jacobian = _StepJacobian(self.forward, y)
+        return jacobian.value, jacobian
+
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
         """Exactly up to `value_exact_below` entries, else by the series."""
         if like[0].numel() <= self.value_exact_below:
@@ -86,6 +91,15 @@ class Step(Layer):
         solver = anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=60)
         found = solver.solve(_Inversion(self, x), back)  # type: ignore[arg-type]
         return replace(found, evaluations=found.evaluations + 1)
+
+
+class _StepJacobian(Jacobian):
+    """I + ∇h at one point, by automatic differentiation."""
+
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """(I + ∇h)⁻¹ by GMRES, which takes few products so near the identity."""
+        tight = 1e-10 if self.value.dtype == torch.float64 else 1e-5
+        return Inverse(self, GMRES(tolerance or tight, budget=400, restart=60))
 
 
 class _LessIdentity(LinearOperator):
