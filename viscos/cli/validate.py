@@ -109,7 +109,7 @@ RULES: dict[str, Rule] = {
     "missing": optional(number(0, 1)),
     "epochs": optional(integer(1)),
     "batch_size": integer(1),
-    "learning_rate": optional(number(0, inside=True)),
+    "learning_rate": number(0, inside=True),
     "pretrain": optional(number(0)),
     "classifier": one_of(CHOICES["classifier"]),
     "schedule": one_of(CHOICES["schedule"]),

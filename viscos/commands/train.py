@@ -206,9 +206,9 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteImages, state: dict[str, Any]
 
 
 def _with_usual(cfg: dict[str, Any], matching: bool) -> dict[str, Any]:
-    """The settings, with what is null as it suits the way of training; steps of flow matching are many and cheap."""
-    usual = {"learning_rate": 0.002, "ema": 0.999} if matching else {"learning_rate": 0.005, "ema": 0}
-    usual["epochs"] = cfg["dataset"]["epochs"] * (_MATCHING_EPOCHS if matching else 1)
+    """The settings, with what is null as it suits the way of training; steps of flow matching are many and noisy."""
+    epochs = cfg["dataset"]["epochs"] * (_MATCHING_EPOCHS if matching else 1)
+    usual = {"epochs": epochs, "ema": 0.999 if matching else 0}
     cfg = {**cfg, **{key: value for key, value in usual.items() if cfg[key] is None}}
     return cfg | {"pretrain": cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]}
 

@@ -177,11 +177,11 @@ class Continuous(Composed):
 def continuous(
     shape: Sequence[int],
     *,
-    steps: int = 14,
+    steps: int = 8,
     method: str = "midpoint",
     width: int = 32,
-    start: str = "gaussian",
-    grid: float = 1.7,
+    start: str = "standardise",
+    grid: float = 1.3,
 ) -> Continuous:
     """A continuous flow for images (C, H, W), with a U-shaped velocity network, or vectors (d,), with a dense one.
 
