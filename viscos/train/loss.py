@@ -53,7 +53,9 @@ class HeldOut:
 
 
 class Loss(nn.Module):
-    """Minus the bound (or log p; or a flow's own matching loss), plus the classifier's cross-entropy, summed over the solved items of a part.
+    """Minus the bound (or log p, or the flow's matching loss), plus the classifier's cross-entropy.
+
+    Summed over the solved items of a part.
 
     Of held-out entries, ½ |H| log MSE, whose gradient is the parts' ½ |H| ∇(sum of squares) over the whole sum. A
     module, because what Fabric spreads over devices is the forward pass of a module.
