@@ -35,6 +35,8 @@ class Flow(nn.Module):
 
     shape: torch.Size | None = None
     """Shape of an item, if the flow has a fixed one."""
+    dense_below = 1024
+    """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
     matches = False
     """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
 

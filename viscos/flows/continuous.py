@@ -156,6 +156,7 @@ class Continuous(Composed):
     """
 
     matches = True
+    dense_below = 100  # a product costs as much as two dozen passes of the network
 
     def __init__(
         self, first: Sequence[Layer], network: nn.Module, shape: Sequence[int], angles: Sequence[float], method: str
