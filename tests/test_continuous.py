@@ -168,7 +168,7 @@ def test_estimates_of_the_log_determinant():
     truth = torch.linalg.slogdet(dense(G, y))[1]
     assert torch.allclose(step.estimate(G, y, generator(0)), truth, atol=1e-12)
     step.value_exact_below = 0
-    found = torch.stack([step.estimate(G, y, generator(k, "probe")) for k in range(300)])
+    found = torch.stack([step.estimate(G, y, generator(k, "probe")) for k in range(100)])
     assert within(found, truth, slack=1e-4).all()
     assert torch.allclose(dense(_LessIdentity(G), y), dense(G, y) - torch.eye(16, dtype=F64), atol=1e-14)
 
@@ -201,7 +201,7 @@ def test_refused_architectures(arguments, message):
 
 # ------------------------------------------------------------------------------------------------------------ commands
 
-TINY = ("threads=1", "flow=continuous", "flow.steps=2", "flow.width=4", "train_items=32", "test_items=8")
+TINY = ("threads=1", "flow=continuous", "flow.steps=2", "flow.method=euler", "flow.width=4", "train_items=32", "test_items=8")
 
 
 def figures(folder):
@@ -221,10 +221,10 @@ def test_train_and_impute(tmp_path, monkeypatch):
     assert record["steps"] == 3 and 0 < record["bits_per_dim"]["value"] < 20
     assert record["bits_per_dim"]["items"] == 8 and "one probe" in record["bits_per_dim"]["how"]
     assert (run / "samples.png").is_file()
-    for lad in ("nlade", "clade"):
-        words = ["threads=1", "missing=0.5", "items=2", "steps=1", "samples=2", "draws=2", f"lad={lad}"]
-        assert main(["impute", f"checkpoint={run}", *words]) == 0
-    assert all(figures(f)["solver"]["failed"] == 0 for f in Path("outputs/impute").glob("*"))
+    words = ["threads=1", "missing=0.5", "items=2", "steps=1", "samples=2", "draws=2", "lad=nlade"]
+    assert main(["impute", f"checkpoint={run}", *words]) == 0
+    record = figures(run_of("impute"))
+    assert record["solver"]["failed"] == 0 and record["bound"]["how"] == "log-determinants written out"
 
 
 def test_what_flow_matching_cannot_be_trained_on(tmp_path, monkeypatch, capsys):
