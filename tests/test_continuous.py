@@ -201,7 +201,8 @@ def test_refused_architectures(arguments, message):
 
 # ------------------------------------------------------------------------------------------------------------ commands
 
-TINY = ("threads=1", "flow=continuous", "flow.steps=2", "flow.method=euler", "flow.width=4", "train_items=32", "test_items=8")
+FLOW = ("flow=continuous", "flow.steps=2", "flow.method=euler", "flow.width=4")
+TINY = (*FLOW, "threads=1", "train_items=32", "test_items=8")
 
 
 def figures(folder):
