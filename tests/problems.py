@@ -13,6 +13,7 @@ from viscos.flows import (
     Residual,
     Series,
     Whitening,
+    continuous,
     glow,
     iresnet,
     planar,
@@ -178,6 +179,8 @@ KINDS = {
     "realnvp": lambda: realnvp((5,), blocks=(4,), channels=8),
     "realnvp, image": lambda: realnvp((1, 4, 6), blocks=(2, 2), channels=6),
     "glow": lambda: glow((5,), blocks=(3,), channels=8),
+    "continuous": lambda: continuous((5,), steps=2, method="rk4", width=8, start="standardise"),
+    "continuous, image": lambda: continuous((1, 4, 4), steps=2, width=4),
     "glow, image": lambda: glow((1, 4, 6), blocks=(2,), channels=6, start="standardise"),
 }
 """Flows of every other kind."""

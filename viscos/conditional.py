@@ -145,7 +145,8 @@ class Conditional:
     def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Tensor:
         """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); NaN where no draw was solved.
 
-        Log-determinants are exact for items of up to `exact_below` entries, else estimated by Lanczos quadrature.
+        Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
+        else estimated by Lanczos quadrature.
         """
         noise = self._noise(draws, _BOUND)
         q = self.posterior(self.batch, self.flow)

@@ -80,6 +80,11 @@ def build_model(cfg: dict[str, Any], shape: Sequence[int], classes: int, incompl
     flow = build(cfg["flow"], shape)
     if incomplete and not str(cfg["posterior"]["_target_"]).endswith(".Amortised"):
         raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
+    if incomplete and flow.matches:
+        raise InputError(
+            "this flow is trained by flow matching, which needs complete data: train it with missing=0, "
+            "then `viscos impute` completes items with any holes"
+        )
     posterior = build(cfg["posterior"], shape) if incomplete else None
     classifier = make_classifier(cfg["classifier"], tuple(shape), classes) if classes > 1 else None
     return Model(flow, posterior, classifier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -52,14 +53,30 @@ Generators = torch.Generator | ItemGenerators | RowGenerator
 
 def rademacher(like: Tensor, source: Generators, mask: Tensor | None = None) -> Tensor:
     """Independent signs of the shape of `like` (B, …), zero outside `mask`; drawn on the CPU."""
-    if isinstance(source, ItemGenerators):
-        bits = torch.stack([torch.randint(0, 2, like.shape[1:], generator=row) for row in source.rows])
-    elif isinstance(source, RowGenerator):
-        bits = torch.randint(0, 2, (source.size, *like.shape[1:]), generator=source.shared)[source.rows]
-    else:
-        bits = torch.randint(0, 2, like.shape, generator=source)
+    bits = _drawn(lambda shape, g: torch.randint(0, 2, shape, generator=g), like.shape, source)
     signs = bits.mul_(2).sub_(1).to(like)
     return signs if mask is None else signs * mask
+
+
+def standard_normal(like: Tensor, source: Generators) -> Tensor:
+    """Independent standard normal numbers of the shape of `like` (B, …); drawn on the CPU, in its dtype."""
+    return _drawn(lambda shape, g: torch.randn(shape, generator=g, dtype=like.dtype), like.shape, source).to(like)
+
+
+def uniform(like: Tensor, source: Generators) -> Tensor:
+    """A uniform number in [0, 1) for each item of `like` (B,); drawn on the CPU, in its dtype."""
+    return _drawn(lambda shape, g: torch.rand(shape, generator=g, dtype=like.dtype), like.shape[:1], source).to(like)
+
+
+def _drawn(
+    draw: Callable[[Sequence[int], torch.Generator], Tensor], shape: Sequence[int], source: Generators
+) -> Tensor:
+    """Numbers of `shape` (B, …), by `draw` of a shape and a generator."""
+    if isinstance(source, ItemGenerators):
+        return torch.stack([draw(shape[1:], row) for row in source.rows])
+    if isinstance(source, RowGenerator):
+        return draw((source.size, *shape[1:]), source.shared)[source.rows]
+    return draw(shape, source)
 
 
 def item_noise(

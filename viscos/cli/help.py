@@ -10,6 +10,7 @@ _EXAMPLES = {
         ("viscos train dataset=mnist missing=0.9", "MNIST, nine pixels in ten missing"),
         ("viscos train missing=0", "complete data: maximum likelihood"),
         ("viscos train dataset=table dataset.path=FILE.csv missing=0.2", "a table; empty cells are missing too"),
+        ("viscos train flow=continuous missing=0", "complete data: flow matching"),
         ("viscos train flow.channels=64 epochs=5", "any setting can be changed"),
         ("viscos train --multirun missing=0.5,0.9", "one run for each value; run again, it goes on"),
         ("viscos train --multirun experiment=mnist_tables seed=0,1,2", "the runs behind the paper's tables"),

@@ -39,6 +39,8 @@ from viscos.train import Plan, Report, Trainer
 from viscos.train.devices import Devices
 from viscos.trained import model_state, restore_gaussian
 
+_MATCHING_EPOCHS = 4  # times those of a dataset
+
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
@@ -48,9 +50,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
 def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     """What every process does; the first one writes and prints."""
     device, run_dir = devices.device, Path(cfg["run_dir"])
-    cfg = {**cfg, "epochs": cfg["epochs"] or cfg["dataset"]["epochs"], "mask": chosen_mask(cfg, usual=0.5)}
+    cfg = {**cfg, "mask": chosen_mask(cfg, usual=0.5)}
     cfg["missing"] = cfg["mask"].get("missing")
-    cfg["pretrain"] = cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]
     with devices.rank_zero_first():  # it may have to download them
         train = load_data(cfg["dataset"], "train", cfg["train_items"])
         test = load_data(cfg["dataset"], "test", cfg["test_items"])
@@ -67,6 +68,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     data = IncompleteData(train.values, observed, train.labels)
     hides = not bool(observed.all() and test_observed.all())
     model = build_model(cfg, train.shape, train.classes, hides)
+    cfg = _with_usual(cfg, model.flow.matches)
     gaussian = _gaussian(cfg, data, state)
     if state is None:
         model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
@@ -134,6 +136,7 @@ def _go(
                     shown = _bound(model, trainer.objective, report, cfg["seed"])
                     log.scalars("train", report.loss | report.solver | shown, report.step)
                 shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
+                shown |= {key: report.loss[key] for key in ("matching",) if key in report.loss}
                 progress.update(report.step + 1, shown)
                 if trainer.anywhere(interrupted()):
                     save()
@@ -215,6 +218,14 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteData, state: dict[str, Any] |
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
+def _with_usual(cfg: dict[str, Any], matching: bool) -> dict[str, Any]:
+    """The settings, with what is null as it suits the way of training; steps of flow matching are many and noisy."""
+    epochs = cfg["dataset"]["epochs"] * (_MATCHING_EPOCHS if matching else 1)
+    usual = {"epochs": epochs, "ema": 0.999 if matching else 0}
+    cfg = {**cfg, **{key: value for key, value in usual.items() if cfg[key] is None}}
+    return cfg | {"pretrain": cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]}
+
+
 def _plan(cfg: dict[str, Any], items: int) -> Plan:
     return Plan(
         cfg["epochs"],
@@ -241,6 +252,8 @@ def _augment(dataset: dict[str, Any]) -> list[str]:
 @torch.no_grad()
 def _bound(model: Model, objective: Objective, report: Report, seed: int) -> dict[str, float]:
     """The bound (or log p) in nats, by the cheap estimators, on some items of the batch."""
+    if model.flow.matches:  # a log-determinant costs as much as many steps
+        return {}
     batch = report.batch.select(torch.arange(min(16, len(report.batch))))
     if model.posterior is None:
         return {"bound": float(model.flow.log_prob(batch.values).mean())}

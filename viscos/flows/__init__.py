@@ -2,6 +2,8 @@
 
 from viscos.flows.bijection import Flow as Flow
 from viscos.flows.composed import Composed as Composed
+from viscos.flows.continuous import Continuous as Continuous
+from viscos.flows.continuous import continuous as continuous
 from viscos.flows.coupling import Coupling as Coupling
 from viscos.flows.coupling import glow as glow
 from viscos.flows.coupling import realnvp as realnvp

@@ -35,6 +35,10 @@ class Flow(nn.Module):
 
     shape: torch.Size | None = None
     """Shape of an item, if the flow has a fixed one."""
+    dense_below = 1024
+    """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
+    matches = False
+    """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
 
     def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """x = g(y) (B, …) and log|det G(y)| (B,), both differentiable."""
@@ -76,6 +80,10 @@ class Flow(nn.Module):
         self.check(y)
         x, ladj = self.to_latent_and_ladj(y)
         return self.base_log_prob(x) + ladj
+
+    def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
+        """What training on complete data (B, …) makes small instead of −log p (B,), where `matches` is set."""
+        raise NotImplementedError(f"{type(self).__name__} is not trained by matching")
 
     def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""

@@ -85,6 +85,9 @@ class _Selected(LinearOperator):
     def select(self, index: Tensor) -> LinearOperator:
         return _Selected(self.base, self.index[index])
 
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        return self.base.inverse(tolerance).select(self.index)
+
 
 class Matrix(LinearOperator):
     """Dense matrices (B, d, d), acting on tensors of `shape` (default (B, d))."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viscos.batch import Incomplete
+from viscos.classifier import LatentClassifier
 from viscos.inference import Objective
 from viscos.logdet import LogDetEstimator
 from viscos.model import Model
@@ -52,7 +53,9 @@ class HeldOut:
 
 
 class Loss(nn.Module):
-    """Minus the bound (or log p), plus the classifier's cross-entropy, summed over the solved items of a part.
+    """Minus the bound (or log p, or the flow's matching loss), plus the classifier's cross-entropy.
+
+    Summed over the solved items of a part.
 
     Of held-out entries, ½ |H| log MSE, whose gradient is the parts' ½ |H| ∇(sum of squares) over the whole sum. A
     module, because what Fabric spreads over devices is the forward pass of a module.
@@ -100,15 +103,18 @@ class Loss(nn.Module):
         return loss, lambda: figures
 
     def _likelihood(self, part: Part) -> _Terms:
-        flow = self.model.flow
-        x, surrogate = flow.to_latent_and_ladj_surrogate(part.batch.values, part.probes)
-        return (
-            x,
-            part.batch.values,
-            flow.base_log_prob(x) + surrogate,
-            torch.ones_like(surrogate, dtype=torch.bool),
-            dict,
-        )
+        flow, y = self.model.flow, part.batch.values
+        solved = torch.ones(len(y), dtype=torch.bool, device=y.device)
+        if flow.matches:
+            errors = flow.matching_loss(y, part.probes)
+            return self._seen(y), y, -errors, solved, lambda: {"matching": float(errors.detach().mean())}
+        x, surrogate = flow.to_latent_and_ladj_surrogate(y, part.probes)
+        return x, y, flow.base_log_prob(x) + surrogate, solved, dict
+
+    @torch.no_grad()
+    def _seen(self, y: Tensor) -> Tensor:
+        """The latents of y, where a classifier sees them; they leave the flow as it is."""
+        return self.model.flow.to_latent(y) if isinstance(self.model.classifier, LatentClassifier) else y
 
     def _bound(self, part: Part) -> _Terms:
         assert self.model.posterior is not None

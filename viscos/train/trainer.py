@@ -28,7 +28,7 @@ from viscos.train.noise import noisy
 from viscos.train.plan import Plan
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
-_LOSS = ("holdout", "cross_entropy", "accuracy")
+_LOSS = ("matching", "holdout", "cross_entropy", "accuracy")
 _SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
 
 

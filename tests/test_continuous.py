@@ -1,0 +1,235 @@
+"""Continuous flows: flow matching against closed forms, the integrators' order, and the commands that use them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from problems import F64, flow_named, normal, within
+
+from viscos.cli import main
+from viscos.errors import InputError
+from viscos.flows import continuous
+from viscos.flows.continuous import METHODS, Continuous, Step, _LessIdentity
+from viscos.gaussian import Gaussian
+from viscos.linear import dense
+from viscos.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
+from viscos.solution import Status
+
+ROOT = torch.tensor([[1.2, 0.0], [0.5, 0.4]], dtype=F64)
+LAW = Gaussian(torch.tensor([0.3, -1.0], dtype=F64), ROOT @ ROOT.T)
+
+
+class Exact(torch.nn.Module):
+    """The velocity of a Gaussian N(0, Σ): z = y cos θ + ε sin θ has the covariance C = Σ cos² + sin², and
+    E[dz/dθ | z] = sin θ cos θ (I − Σ) C⁻¹ z."""
+
+    def __init__(self, covariance):
+        super().__init__()
+        self.covariance = covariance
+
+    def forward(self, z, t):
+        s, c = (0.5 * math.pi * t).sin().view(-1, 1, 1), (0.5 * math.pi * t).cos().view(-1, 1, 1)
+        eye = torch.eye(z.shape[1], dtype=z.dtype)
+        A = s * c * (eye - self.covariance) @ torch.linalg.inv(self.covariance * c.square() + eye * s.square())
+        return (A @ z.unsqueeze(-1)).squeeze(-1)
+
+
+def angles(steps, grid=1.0):
+    return [0.5 * math.pi * (k / steps) ** grid for k in range(steps + 1)]
+
+
+@pytest.mark.parametrize(("method", "order"), [("euler", 1), ("midpoint", 2), ("rk4", 4)])
+def test_half_the_step_has_the_error_of_the_order(method, order):
+    """dz/dθ = z cos θ, whose solution is z₀ exp(sin θ)."""
+    errors = []
+    for steps in (8, 16, 32):
+        z = torch.ones(1, 1, dtype=F64)
+        for a, b in itertools.pairwise(angles(steps)):
+            z = z + METHODS[method](lambda y, angle: y * math.cos(angle), z, a, b)
+        errors.append(abs(float(z) - math.e))
+    for coarse, fine in itertools.pairwise(errors):
+        assert math.log2(coarse / fine) == pytest.approx(order, abs=0.35)
+
+
+def test_the_exact_velocity_of_a_gaussian_gives_its_density():
+    y = normal(8, 2) @ ROOT.T
+    flow = Continuous([], Exact(LAW.covariance), (2,), angles(12), "rk4")
+    truth = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=F64), LAW.covariance).log_prob(y)
+    assert torch.allclose(flow.log_prob(y), truth, atol=1e-4)
+
+
+def test_flow_matching_recovers_a_gaussian():
+    """A network that is trained on draws of a 2-D Gaussian has its density, and its draws."""
+    torch.manual_seed(0)
+    flow = continuous((2,), width=32, start="standardise")
+    root, mean = ROOT.float(), LAW.mean.float()
+    flow.layers[0].set_moments(mean, LAW.covariance.diagonal().sqrt().float())
+    optimizer = torch.optim.Adam(flow.parameters(), 5e-3)
+    for step in range(600):
+        g = generator(0, "fit", step)
+        y = mean + torch.randn(256, 2, generator=g) @ root.T
+        optimizer.zero_grad()
+        flow.matching_loss(y, g).mean().backward()
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * (1 - step / 600)
+    y = mean + normal(400, 2, seed=3, dtype=torch.float32) @ root.T
+    truth = torch.distributions.MultivariateNormal(LAW.mean, LAW.covariance).log_prob(y.double())
+    with torch.no_grad():
+        error = flow.log_prob(y).double() - truth
+    assert error.mean().abs() < 0.03 and error.std() < 0.15
+    found = flow.to_data(normal(4000, 2, seed=4, dtype=torch.float32))
+    assert found.converged.all()
+    assert torch.allclose(found.value.T.cov().double(), LAW.covariance, atol=0.12)
+
+
+def test_the_gradient_of_the_loss_is_that_of_the_closed_form():
+    """E |F − dz/dθ|² has the gradient of E |F − E[dz/dθ | z]|²; here F(z, θ) = B z and the data are Gaussian."""
+    covariance, B = LAW.covariance, torch.nn.Parameter(0.3 * normal(2, 2, seed=1))
+
+    class Linear(torch.nn.Module):
+        def forward(self, z, t):
+            return z @ B.T
+
+    flow = Continuous([], Linear(), (2,), angles(4), "euler")
+    angle = torch.linspace(0, 0.5 * math.pi, 2001, dtype=F64)[:, None, None]
+    s, c, eye = angle.sin(), angle.cos(), torch.eye(2, dtype=F64)
+    C, A = covariance * c.square() + eye * s.square(), s * c * (eye - covariance)  # E[z zᵀ], E[(dz/dθ) zᵀ]
+    wanted = torch.trapezoid(B.detach() @ C - A, angle[:, :1, :1].squeeze(), dim=0) * 2 / math.pi  # 2/d with d = 2
+    found = []
+    for k in range(60):
+        g = generator(k, "loss")
+        y = standard_normal(torch.empty(4000, 2, dtype=F64), g) @ ROOT.T
+        found.append(torch.autograd.grad(flow.matching_loss(y, g).mean(), B)[0])
+    assert within(torch.stack(found), wanted).all()
+
+
+def test_a_new_flow_is_its_first_layer():
+    flow = continuous((1, 4, 4), start="gaussian").double()
+    root = torch.eye(16, dtype=F64) + 0.2 * normal(16, 16) / 4
+    law = Gaussian(normal(16, seed=1), root @ root.T)
+    flow.layers[0].set_gaussian(law)
+    y = normal(3, 1, 4, 4, seed=2)
+    truth = torch.distributions.MultivariateNormal(law.mean, law.covariance).log_prob(y.flatten(1))
+    assert torch.allclose(flow.log_prob(y), truth, atol=1e-10)
+
+
+def test_the_steps_share_one_network():
+    flow = continuous((1, 4, 4), steps=5, width=4)
+    assert len([key for key in flow.state_dict() if key.endswith("leave.weight")]) == 1
+    twin = continuous((1, 4, 4), steps=5, width=4)
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.1)
+    twin.load_state_dict(flow.state_dict())
+    y = normal(2, 1, 4, 4, dtype=torch.float32)
+    assert torch.equal(twin.to_latent(y), flow.to_latent(y))
+    assert not torch.equal(continuous((1, 4, 4), steps=5, width=4).to_latent(y), flow.to_latent(y))
+
+
+def test_the_inverse_counts_evaluations_of_the_network():
+    """In whole forward passes; the last one only checks the result, and is not counted."""
+    flow, calls = flow_named("continuous, image", torch.float32), 0
+    steps = [layer for layer in flow.layers if isinstance(layer, Step)]
+
+    def count(*_):
+        nonlocal calls
+        calls += 1
+
+    flow.velocity.register_forward_hook(count)
+    x = normal(1, *flow.shape, dtype=torch.float32)
+    found = flow.to_data(x)
+    assert found.converged.all()
+    own = 2 * len(steps)  # of a pass of midpoint steps
+    assert float(found.evaluations) == pytest.approx((calls - own) / own)
+
+
+def test_an_inverse_that_there_is_none_of_is_marked():
+    class Folding(torch.nn.Module):
+        def forward(self, z, t):
+            return -2 * z.abs()
+
+    flow = Continuous([], Folding(), (2,), [0.0, 1.0], "euler")  # y − 2|y| ≤ y has no positive value
+    found = flow.to_data(torch.ones(1, 2, dtype=F64))
+    assert int(found.status) != Status.CONVERGED
+
+
+def test_estimates_of_the_log_determinant():
+    """By the series, where an item is too large to be written out; without bias to what the cut leaves."""
+    flow = flow_named("continuous, image")
+    step = flow.layers[-1]
+    y = normal(2, *flow.shape, seed=1)
+    _, G = step.linearize(y)
+    truth = torch.linalg.slogdet(dense(G, y))[1]
+    assert torch.allclose(step.estimate(G, y, generator(0)), truth, atol=1e-12)
+    step.value_exact_below = 0
+    found = torch.stack([step.estimate(G, y, generator(k, "probe")) for k in range(100)])
+    assert within(found, truth, slack=1e-4).all()
+    assert torch.allclose(dense(_LessIdentity(G), y), dense(G, y) - torch.eye(16, dtype=F64), atol=1e-14)
+
+
+def test_random_numbers_do_not_depend_on_how_a_batch_is_cut():
+    like = torch.empty(6, 2, dtype=F64)
+    for draw in (uniform, standard_normal):
+        whole = draw(like, generator(3))
+        part = draw(like[2:5], RowGenerator(generator(3), 6, slice(2, 5)))
+        assert torch.equal(whole[2:5], part)
+        index = torch.arange(6)
+        each = draw(like, ItemGenerators(0, index, 1, 0))
+        assert torch.equal(draw(like[:2], ItemGenerators(0, index[:2], 1, 0)), each[:2])
+    assert uniform(like, generator(3)).shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shape": (4, 4)}, "vectors \\(d,\\) or images"),
+        ({"shape": (4,), "method": "heun"}, "flow.method is 'heun'; choose one of euler, midpoint, rk4"),
+        ({"shape": (4,), "start": "zero"}, "flow.start is 'zero'"),
+        ({"shape": (4,), "steps": 0}, "must be positive, got 0"),
+    ],
+)
+def test_refused_architectures(arguments, message):
+    with pytest.raises(InputError, match=message):
+        continuous(**arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+FLOW = ("flow=continuous", "flow.steps=2", "flow.method=euler", "flow.width=4")
+TINY = (*FLOW, "threads=1", "train_items=32", "test_items=8")
+
+
+def figures(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def run_of(command):
+    (folder,) = Path("outputs", command).glob("*")
+    return folder
+
+
+def test_train_and_impute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "missing=0", "max_steps=3", "batch_size=8", "accumulate=2"]) == 0
+    run = run_of("train")
+    record = figures(run)
+    assert record["steps"] == 3 and 0 < record["bits_per_dim"]["value"] < 20
+    assert record["bits_per_dim"]["items"] == 8 and "one probe" in record["bits_per_dim"]["how"]
+    assert (run / "samples.png").is_file()
+    words = ["threads=1", "missing=0.5", "items=2", "steps=1", "samples=2", "draws=2", "lad=nlade"]
+    assert main(["impute", f"checkpoint={run}", *words]) == 0
+    record = figures(run_of("impute"))
+    assert record["solver"]["failed"] == 0 and record["bound"]["how"] == "log-determinants written out"
+
+
+def test_what_flow_matching_cannot_be_trained_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "missing=0.5"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "needs complete data" in line and "missing=0" in line
