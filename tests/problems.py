@@ -184,6 +184,14 @@ KINDS = {
     "glow, image": lambda: glow((1, 4, 6), blocks=(2,), channels=6, start="standardise"),
 }
 """Flows of every other kind."""
+PLANE = {
+    "implicit": lambda: iresnet((2,), blocks=(2,), channels=8, start="none", implicit=True),
+    "planar": lambda: planar((2,), layers=4, start="none"),
+    "radial": lambda: radial((2,), layers=4, start="none"),
+    "sylvester": lambda: sylvester((2,), layers=3, columns=2, start="none"),
+    "continuous": lambda: continuous((2,), steps=3, width=12, start="none"),
+}
+"""Those that keep latent coordinate i close to data coordinate i, in two dimensions."""
 OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}
 
 

@@ -4,7 +4,19 @@ import math
 
 import pytest
 import torch
-from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, shaken, within
+from problems import (
+    F64,
+    KINDS,
+    PLANE,
+    AffineFlow,
+    SmoothFlow,
+    flow_named,
+    masks,
+    normal,
+    residual_flow,
+    shaken,
+    within,
+)
 from torch import nn
 
 import viscos
@@ -125,8 +137,9 @@ def test_draws_have_the_moments_of_the_conditional_gaussian():
 def planar_problem(name, size=1.0):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        flow = shaken(iresnet((2,), blocks=(4,), channels=16, start="none").double(), size=size)
-    flow = flow if name == "iresnet" else SmoothFlow(2, seed=1)
+        plain = PLANE.get(name, lambda: iresnet((2,), blocks=(4,), channels=16, start="none"))()
+        flow = shaken(plain.double(), size=0.3 if name in PLANE else size)
+    flow = SmoothFlow(2, seed=1) if name == "smooth" else flow
     y = torch.tensor([[0.7, 0.0], [0.0, -0.4], [-1.5, 0.0]], dtype=F64)
     observed = torch.tensor([[True, False], [False, True], [True, False]])
     grid = torch.linspace(-30, 30, 20_001, dtype=F64)
@@ -138,7 +151,7 @@ def planar_problem(name, size=1.0):
     return flow, y, observed, torch.stack(evidence)
 
 
-@pytest.mark.parametrize("name", ["iresnet", "smooth"])
+@pytest.mark.parametrize("name", ["iresnet", "smooth", *PLANE])
 def test_the_bound_is_below_the_evidence_for_every_q(name):
     flow, y, observed, evidence = planar_problem(name)
     batch = incomplete(y, observed)
@@ -156,15 +169,15 @@ def test_the_bound_is_below_the_evidence_for_every_q(name):
             assert within(weight.exp(), evidence.exp()).all()
 
 
-@pytest.mark.parametrize("name", ["iresnet", "smooth"])
+@pytest.mark.parametrize("name", ["iresnet", "smooth", *PLANE])
 def test_the_fitted_gap_is_small(name, record_property):
     flow, y, observed, evidence = planar_problem(name)
     conditional = viscos.condition(flow, y, observed, posterior="full", lad="exact", solver=anderson(1e-8, 100))
-    conditional.fit(150, learning_rate=1e-1)
+    conditional.fit(150 if name not in PLANE else 40, learning_rate=1e-1)
     gap = evidence - conditional.bound(2000)
     record_property("gap", gap.tolist())
     print(f"{name}: gap {gap.tolist()}")
-    assert (gap < 0.01).all()
+    assert (gap < (0.01 if name not in PLANE else 0.1)).all()
     assert (gap > -0.01).all()  # Monte Carlo: 2000 draws
 
 
@@ -175,6 +188,9 @@ def gradient_problem(name):
     """A flow, a batch with every kind of mask, a posterior and common noise."""
     if name == "own":
         flow, shape = SmoothFlow(4), (4,)
+    elif name in KINDS:
+        flow = flow_named(name)
+        shape = tuple(flow.shape)
     else:
         flow = residual_flow("image" if name != "vector" else "vector")
         shape = tuple(flow.shape)
@@ -188,6 +204,30 @@ def gradient_problem(name):
         for k, p in enumerate(posterior.parameters()):
             p.add_(0.2 * normal(*p.shape, seed=k))
     return flow, batch, posterior, normal(2, 3, *shape, seed=9)
+
+
+@pytest.mark.parametrize("name", [kind for kind in KINDS if "image" not in kind])
+def test_the_gradient_of_the_bound_of_every_flow(name):
+    """Along random directions in all parameters of q and of the flow at once."""
+    flow, batch, posterior, noise = gradient_problem(name)
+    parameters = [p for p in (*posterior.parameters(), *flow.parameters()) if p.requires_grad]
+    kept = [p.detach().clone() for p in parameters]
+    step = TIGHT.step(flow, batch, posterior(batch, flow), noise, generator(0))
+    assert step.ok.all()
+    grads = torch.autograd.grad(step.surrogate.sum(), parameters, allow_unused=True)
+    for seed in range(2):
+        directions = [normal(*p.shape, seed=100 * seed + k) / p.numel() ** 0.5 for k, p in enumerate(parameters)]
+        found = sum(float((g * v).sum()) for g, v in zip(grads, directions, strict=True) if g is not None)
+        values = {}
+        with torch.no_grad():
+            for m in (-2, -1, 1, 2):
+                for p, old, v in zip(parameters, kept, directions, strict=True):
+                    p.copy_(old + m * 1e-4 * v)
+                weight, completion = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
+                assert completion.solution.converged.all()
+                values[m] = float(weight.sum())
+        difference = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / 12e-4
+        assert abs(found - difference) <= 1e-5 * max(1.0, abs(difference))
 
 
 @pytest.mark.parametrize("name", ["image", "vector", "own", "amortised"])

@@ -58,7 +58,7 @@ _EXAMPLES = {
 _OVERVIEW_EXAMPLES = (
     _EXAMPLES["train"][0],
     _EXAMPLES["train"][1],
-    _EXAMPLES["train"][4],
+    _EXAMPLES["train"][5],
     ("viscos impute checkpoint=outputs/train/RUN mask=center8", "complete test items, the middle missing"),
     ("viscos eval checkpoint=outputs/train/RUN", "measure on the test split"),
 )
