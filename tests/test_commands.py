@@ -30,7 +30,7 @@ from viscos.data.masks import load_masks, mask_hash, save_masks
 from viscos.train import Trainer
 from viscos.trained import load as load_trained
 
-DEBUG = ("experiment=debug", "threads=1")
+DEBUG = ("experiment=debug", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
 
 
@@ -215,6 +215,39 @@ def test_train_with_every_solver(solver):
 @pytest.mark.parametrize("lad", choices("lad"))
 def test_train_with_every_estimator(lad):
     viscos("train", *DEBUG, f"lad={lad}", "train_items=16", "test_items=4")
+
+
+SMALL = {
+    "implicit": ["flow.blocks=[2]", "flow.channels=4"],
+    "planar": ["flow.layers=2"],
+    "radial": ["flow.layers=2"],
+    "sylvester": ["flow.layers=2", "flow.reflections=2"],
+    "realnvp": ["flow.blocks=[2,2]", "flow.channels=4"],
+    "glow": ["flow.blocks=[2]", "flow.channels=4"],
+}
+
+
+@pytest.mark.parametrize("flow", SMALL)
+def test_every_flow_is_trained_on_complete_data_and_conditioned_after(flow):
+    """Couplings with another partition, of which the record says how well it is conditioned."""
+    debug = ("experiment=debug", "threads=1", f"flow={flow}", *SMALL[flow])
+    run = viscos("train", *debug, "missing=0", "test_items=4")
+    assert figures(run)["bits_per_dim"]["value"] > 0
+    partition = "maxvol" if flow in ("realnvp", "glow") else "same"
+    done = viscos("impute", f"checkpoint={run}", "missing=0.5", "lad=clade", f"partition={partition}", *TINY)
+    record = figures(done)
+    assert record["solver"]["failed"] == 0
+    assert record["partition"]["kind"] == partition and 1 <= record["partition"]["condition_largest"] < 1e6
+
+
+def test_an_implicit_flow_is_trained_on_incomplete_data():
+    debug = ("experiment=debug", "threads=1", "flow=implicit", *SMALL["implicit"])
+    assert figures(viscos("train", *debug, "missing=0.9", "lad=clade", "test_items=4"))["solver"]["failed"] == 0
+
+
+def test_an_inference_network_knows_one_partition(trained, capsys):
+    words = (f"checkpoint={trained}", "posterior=amortised", "partition=maxvol", *TINY)
+    assert "take partition=same" in refused(capsys, "impute", *words)
 
 
 def test_schedule_and_uniform_noise():

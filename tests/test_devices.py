@@ -185,7 +185,15 @@ def test_one_device_does_without_fabric():
 
 # ------------------------------------------------------------------------------------------------------ the whole thing
 
-DEBUG = ("experiment=debug", "threads=1", "device=cpu", "max_steps=null", "epochs=2")
+DEBUG = (
+    "experiment=debug",
+    "flow.blocks=[1]",
+    "flow.channels=4",
+    "threads=1",
+    "device=cpu",
+    "max_steps=null",
+    "epochs=2",
+)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from problems import (
     ROULETTE,
     data,
     dense_jacobian,
+    exact,
     flow_named,
     normal,
     orthogonal,
@@ -391,6 +392,20 @@ def test_saved_and_loaded_in_a_new_process(tmp_path, name, dtype):
     torch.save(record | {"x": flow.to_latent(y).detach(), "log_prob": flow.log_prob(y).detach()}, path)
     done = subprocess.run([sys.executable, "-c", ELSEWHERE.format(path=path)], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+@DTYPES
+@pytest.mark.parametrize("name", KINDS)
+def test_a_saved_flow_is_loaded_into_a_fresh_one(tmp_path, name, dtype):
+    flow = flow_named(name, dtype)
+    torch.save(flow.state_dict(), tmp_path / "flow.pt")
+    fresh = exact(KINDS[name]().to(dtype))
+    fresh.load_state_dict(torch.load(tmp_path / "flow.pt", weights_only=True))
+    y = data(flow)
+    assert torch.equal(fresh.to_latent(y), flow.to_latent(y))
+    assert torch.equal(fresh.log_prob(y), flow.log_prob(y))
+    x = flow.to_latent(y).detach()
+    assert torch.equal(fresh.to_data(x).value, flow.to_data(x).value)
 
 
 def test_actnorm_initialises_once_and_never_after_loading():

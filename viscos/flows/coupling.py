@@ -83,7 +83,7 @@ class Coupling(Closed):
 
     def __init__(self, mask: Tensor, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mask", mask.float()[None])
+        self.register_buffer("mask", mask.float()[None].clone())
         self.network = conditioner(mask.shape, hidden)
 
     def forward(self, y: Tensor) -> Tensor:
