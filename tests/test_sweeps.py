@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from test_commands import DEBUG, assert_equal, figures, without_clock
+from test_commands import assert_equal, figures, without_clock
 
 from viscos import checkpoint
 from viscos.cli import main, sweep
 from viscos.train import Trainer
 
+DEBUG = ("experiment=debug", "threads=1")
 SWEEP = ("train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4", "draws=1")
 FOLDER = Path("outputs/sweeps/train")
 
@@ -205,7 +206,7 @@ def test_the_runs_behind_the_tables(monkeypatch, capsys):
 
 
 def test_what_a_record_says_of_its_run():
-    assert main(["train", *DEBUG, "test_items=4"]) == 0
+    assert main(["train", *DEBUG, "flow.channels=4", "test_items=4"]) == 0
     (folder,) = Path("outputs/train").iterdir()
     record = json.loads((folder / "metrics.json").read_text())
     assert record["seed"] == 0 and record["config"]["missing"] == 0.5 and record["config"]["flow"]["channels"] == 4
