@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from viscos.batch import incomplete
 from viscos.flows import (
     Affine,
     Composed,
@@ -270,3 +271,24 @@ def within(estimate: Tensor, truth: Tensor, errors: float = 4.0, slack: float = 
     """Whether the mean of `estimate` over its first axis is so many standard errors from `truth` at most."""
     spread = estimate.std(0) / len(estimate) ** 0.5
     return (estimate.mean(0) - truth).abs() <= errors * spread + slack
+
+
+def sees_the_observation_alone(network, values: Tensor, hidden: Tensor):
+    """Asserts that an inference network with random parameters sees observed entries and the mask, and nothing else.
+
+    No neighbour in the batch either. Returns its distribution.
+    """
+    with torch.no_grad():
+        for k, p in enumerate(network.parameters()):
+            p.copy_(0.2 * normal(*p.shape, seed=k))
+    flow = nn.Identity()
+    flow.to_latent = lambda y: y
+    one = network(incomplete(values, ~hidden), flow)
+    two = network(incomplete(torch.where(hidden, values + 9, values), ~hidden), flow)
+    assert torch.equal(one.mean, two.mean) and torch.equal(one.log_scale, two.log_scale)
+    other = network(incomplete(torch.where(hidden, values, values + 1), ~hidden), flow)
+    assert not torch.allclose(one.log_scale, other.log_scale)
+    alone = network(incomplete(values, ~hidden).select(torch.tensor([1])), flow)
+    torch.testing.assert_close(alone.mean[0], one.mean[1], rtol=1e-7, atol=1e-12)
+    assert one.mean.shape == values.shape
+    return one

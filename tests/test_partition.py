@@ -45,7 +45,7 @@ def test_rows_of_a_deficient_matrix_are_chosen_all_the_same():
     assert len(set(_volume_rows(A).tolist())) == 2
 
 
-@pytest.mark.parametrize("name", ["realnvp", "glow", "glow, image", "nonlinear of one's own"])
+@pytest.mark.parametrize("name", ["realnvp", "glow", "glow, image", "continuous", "nonlinear of one's own"])
 @pytest.mark.parametrize("pattern", ["random", "one kind an item", "centre"])
 def test_a_repartitioned_flow_is_a_flow(name, pattern):
     """Value, density, Jacobian, products, inverse and skeleton are those of the permuted flow, item by item."""
@@ -53,6 +53,7 @@ def test_a_repartitioned_flow_is_a_flow(name, pattern):
     y, hidden = data(inner), masks(tuple(inner.shape))[pattern]
     flow = maxvol(inner, y, hidden)
     index = flow.partition.index
+    assert flow.dense_below == inner.dense_below
     assert (index.sort(1).values == torch.arange(index.shape[1])).all()
     x = inner.to_latent(y).flatten(1).gather(1, index).view_as(y)
     assert torch.equal(flow.to_latent(y), x)

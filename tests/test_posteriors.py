@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import F64, flow_named, masks, normal, residual_flow
+from problems import F64, flow_named, masks, normal, residual_flow, sees_the_observation_alone
 
 from viscos.batch import incomplete
 from viscos.errors import InputError
@@ -147,19 +147,7 @@ def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape, 
     hidden = masks(shape)["random"]
     values = normal(3, *shape)
     network = Amortised(shape, width=4, channels=channels, gaussian=False).double()
-    with torch.no_grad():
-        for k, p in enumerate(network.parameters()):
-            p.copy_(0.2 * normal(*p.shape, seed=k))
-    flow = torch.nn.Identity()
-    flow.to_latent = lambda y: y
-    one = network(incomplete(values, ~hidden), flow)
-    two = network(incomplete(torch.where(hidden, values + 9, values), ~hidden), flow)
-    assert torch.equal(one.mean, two.mean) and torch.equal(one.log_scale, two.log_scale)
-    other = network(incomplete(torch.where(hidden, values, values + 1), ~hidden), flow)
-    assert not torch.allclose(one.log_scale, other.log_scale)
-    alone = network(incomplete(values, ~hidden).select(torch.tensor([1])), flow)
-    assert torch.allclose(alone.mean[0], one.mean[1], atol=1e-12)
-    assert one.mean.shape == (3, *shape)
+    sees_the_observation_alone(network, values, hidden)
 
 
 @pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])

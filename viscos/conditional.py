@@ -44,12 +44,9 @@ class Conditional:
     ) -> None:
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
         self.partition = partition
+        check_partition(partition, posterior)
         if partition == "maxvol":
-            if isinstance(posterior, Amortised):
-                raise InputError("an inference network knows the latent's own partition alone; take partition=same")
             self.flow = maxvol(flow, batch.filled(), batch.hidden)
-        elif partition != "same":
-            raise InputError(f"partition is {partition!r}; choose same or maxvol")
         self._condition: Tensor | None = None
         self._fitted = 0
         self._drawn = 0
@@ -157,6 +154,14 @@ class Conditional:
 
     def _noise(self, draws: int, first: int) -> Tensor:
         return item_noise(self.seed, self.batch.index, draws, self.batch.values.shape[1:], self.batch.values, first)
+
+
+def check_partition(partition: str, posterior: Posterior) -> None:
+    """Raises `InputError` for a partition that there is not, or that `posterior` was not trained with."""
+    if partition not in ("same", "maxvol"):
+        raise InputError(f"partition is {partition!r}; choose same or maxvol")
+    if partition != "same" and isinstance(posterior, Amortised):
+        raise InputError("an inference network knows the latent's own partition alone; take partition=same")
 
 
 def condition(

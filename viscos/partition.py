@@ -58,6 +58,7 @@ class Repartitioned(Flow):
         super().__init__()
         self.flow, self.partition, self.shape = flow, partition, flow.shape
         self.back = partition.index.argsort(1)
+        self.dense_below = flow.dense_below
 
     def _order(self, x: Tensor) -> Tensor:
         return _permuted(x, self.partition.index)

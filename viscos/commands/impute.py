@@ -19,7 +19,7 @@ from viscos.commands.eval import test_masks
 from viscos.commands.foreign import load_foreign, read_vectors
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
-from viscos.conditional import Conditional
+from viscos.conditional import Conditional, check_partition
 from viscos.data.files import read_images
 from viscos.data.items import Data
 from viscos.data.masks import mask_hash
@@ -45,9 +45,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     items = _items(trained, cfg)
     data, observed = trained.standardised(items.data), items.observed
     trained.model.flow.check(data.values)
-    amortised = _posterior(trained, cfg, data.values[:1]) is trained.model.posterior
-    if amortised and cfg["partition"] != "same":  # refused before anything is written
-        raise InputError("an inference network knows the latent's own partition alone; take partition=same")
+    check_partition(cfg["partition"], _posterior(trained, cfg, data.values[:1]))  # before anything is written
     runs.save_config(run_dir, cfg)
     chunks: list[_Chunk] = []
     with Log(run_dir) as log:

@@ -6,6 +6,7 @@ Names follow the paper: y data, x latent, f: x → y is `to_data`, g = f⁻¹: y
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,17 @@ class Flow(nn.Module):
         parameter = next(self.parameters(), None)
         if parameter is not None and parameter.dtype != y.dtype:
             raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
+
+
+def written_out(tangent: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], y: Tensor) -> tuple[Tensor, Tensor]:
+    """The value at y (B, …) and the dense Jacobian (B, d, d), both differentiable, of a map known by its `tangent`.
+
+    `tangent` gets each item d times in a row, with the d directions of the basis.
+    """
+    batch, d = len(y), y[0].numel()
+    basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
+    x, columns = tangent(y.repeat_interleave(d, 0), basis)
+    return x.view(batch, d, *y.shape[1:])[:, 0], columns.reshape(batch, d, d).mT
 
 
 class FlowJacobian(Chain):

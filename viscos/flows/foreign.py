@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
-from viscos.flows.bijection import Flow
+from viscos.flows.bijection import Flow, written_out
 from viscos.flows.examine import examine, sampled
 from viscos.flows.libraries import Source, location_and_scale, source_of
 from viscos.roots import LatentEquation, RootFinder, anderson
@@ -175,11 +175,8 @@ class Foreign(Flow):
         return (z - location) / scale, scale.log().expand_as(z).flatten(1).sum(1)
 
     def _exact_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        batch, d = len(y), y[0].numel()
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        x, columns = self.to_latent_and_tangent(y.repeat_interleave(d, 0), basis)
-        ladj = torch.linalg.slogdet(columns.reshape(batch, d, d))[1]
-        return x.view(batch, d, *y.shape[1:])[:, 0], ladj
+        x, G = written_out(self.to_latent_and_tangent, y)
+        return x, torch.linalg.slogdet(G)[1]
 
     def _ask(self, function: Callable[[Tensor], Any], v: Tensor, what: str) -> Any:
         """The library's answer; what it raises becomes one line."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
+from viscos.flows.bijection import written_out
 from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
 from viscos.linear import Diagonal, Jacobian, LinearOperator, lanczos_value
 from viscos.rng import Generators, rademacher
@@ -87,10 +88,8 @@ class Layer(nn.Module):
 
     def _written_out(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The value, and the dense Jacobian's log-determinant, differentiable."""
-        d, batch = y[0].numel(), len(y)
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        x, columns = self.tangent(y.repeat_interleave(d, 0), basis)
-        return x.view(batch, d, *y.shape[1:])[:, 0], torch.linalg.slogdet(columns.reshape(batch, d, d))[1]
+        x, G = written_out(self.tangent, y)
+        return x, torch.linalg.slogdet(G)[1]
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:

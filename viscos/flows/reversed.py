@@ -53,8 +53,7 @@ class Reversed(Layer):
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        x, inverse = self._solve(y)
-        return x, inverse
+        return self._solve(y)
 
     def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
         x = self(y)

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from viscos.flows.bijection import Flow
+from viscos.flows.bijection import Flow, written_out
 from viscos.logdet.block import BlockSolver
 from viscos.rng import Generators, rademacher
 from viscos.solution import item_dot
@@ -37,15 +37,12 @@ class Exact:
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and log|det J^OO| itself."""
-        batch, d = len(y), y[0].numel()
-        basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
-        each = flow.select(torch.arange(batch).repeat_interleave(d))
-        x, columns = each.to_latent_and_tangent(y.repeat_interleave(d, 0), basis)
-        G = columns.reshape(batch, d, d).mT
+        each = flow.select(torch.arange(len(y)).repeat_interleave(y[0].numel()))
+        x, G = written_out(each.to_latent_and_tangent, y)
         H = block.hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))
         value = torch.linalg.slogdet(padded)[1] - torch.linalg.slogdet(G)[1]
-        return x.view(batch, d, *y.shape[1:])[:, 0], value
+        return x, value
 
 
 @dataclass(frozen=True)
