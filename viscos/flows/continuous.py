@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from viscos.errors import InputError
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Layer
-from viscos.flows.networks import velocity
+from viscos.flows.networks import Velocity, velocity
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
-from viscos.linear import GMRES, Inverse, Jacobian, LinearOperator, exact_value
+from viscos.linear import IdentityPlus, LinearOperator, exact_value
 from viscos.rng import Generators, standard_normal, uniform
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver
@@ -26,28 +26,43 @@ Field = Callable[[Tensor, float], Tensor]
 """A velocity F(z, θ) of points z (B, …)."""
 
 
-def euler(F: Field, z: Tensor, start: float, end: float) -> Tensor:
-    """∫ F dθ from `start` to `end`, to first order."""
-    return (end - start) * F(z, start)
+@dataclass(frozen=True)
+class RungeKutta:
+    """An explicit method: kᵢ = F(z + s Σⱼ aᵢⱼ kⱼ, θ + s Σⱼ aᵢⱼ) for j < i, and the increment s Σᵢ bᵢ kᵢ of a step s."""
+
+    a: tuple[tuple[float, ...], ...]
+    b: tuple[float, ...]
+
+    def increment(self, F: Field, z: Tensor, start: float, end: float) -> Tensor:
+        """∫ F dθ from `start` to `end` (B, …)."""
+        size, k = end - start, list[Tensor]()
+        for row in self.a:
+            k.append(F(_sum([1.0, *[size * a for a in row]], [z, *k]), start + size * sum(row)))
+        return _sum([size * b for b in self.b], k)
+
+    def transposed(self, F: Sequence[LinearOperator], u: Tensor, size: float) -> Tensor:
+        """The transpose of `increment` where F is linear, and another operator at each stage (B, …)."""
+        w = list[Tensor]()  # of the stages from the last one on
+        for i in reversed(range(len(self.b))):
+            later = [size * row[i] for row in reversed(self.a[i + 1 :])]
+            w.append(F[i].rmv(_sum([size * self.b[i], *later], [u, *w])))
+        return _sum([1.0] * len(w), w)
 
 
-def midpoint(F: Field, z: Tensor, start: float, end: float) -> Tensor:
-    """To second order, by two evaluations."""
-    size = end - start
-    return size * F(z + 0.5 * size * F(z, start), start + 0.5 * size)
+def _sum(coefficients: Sequence[float], terms: Sequence[Tensor]) -> Tensor:
+    """The linear combination, in which a coefficient of zero costs nothing."""
+    (c, first), *others = [(c, t) for c, t in zip(coefficients, terms, strict=True) if c != 0] or [(0.0, terms[0])]
+    total = first if c == 1 else c * first
+    for c, term in others:
+        total = torch.add(total, term, alpha=c)
+    return total
 
 
-def rk4(F: Field, z: Tensor, start: float, end: float) -> Tensor:
-    """To fourth order, by four evaluations (Kutta, 1901)."""
-    size, middle = end - start, 0.5 * (start + end)
-    a = F(z, start)
-    b = F(z + 0.5 * size * a, middle)
-    c = F(z + 0.5 * size * b, middle)
-    d = F(z + size * c, end)
-    return size / 6 * (a + 2 * b + 2 * c + d)
-
-
-METHODS = {"euler": euler, "midpoint": midpoint, "rk4": rk4}
+METHODS = {
+    "euler": RungeKutta(((),), (1.0,)),
+    "midpoint": RungeKutta(((), (1 / 2,)), (0.0, 1.0)),
+    "rk4": RungeKutta(((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),  # Kutta (1901)
+}
 
 
 class Step(Layer):
@@ -63,58 +78,74 @@ class Step(Layer):
     series = Series(terms=8)
     value_exact_below = 64
 
-    def __init__(self, network: nn.Module, start: float, end: float, method: str) -> None:
+    def __init__(self, network: Velocity, start: float, end: float, method: str) -> None:
         super().__init__()
         self._shared = (network,)  # not registered: the steps have one network, which the flow registers once
-        self.start, self.end, self.method = start, end, method
+        self.start, self.end, self.method = start, end, METHODS[method]
 
     def _velocity(self, z: Tensor, angle: float) -> Tensor:
-        F: Tensor = self._shared[0](z, z.new_full((1,), 2 / math.pi * angle))
+        F: Tensor = self._shared[0](z, self._time(z, angle))
         return F
 
+    def _time(self, z: Tensor, angle: float) -> Tensor:
+        return z.new_full((1,), 2 / math.pi * angle)
+
     def forward(self, y: Tensor) -> Tensor:
-        return y + METHODS[self.method](self._velocity, y, self.start, self.end)
+        return y + self.method.increment(self._velocity, y, self.start, self.end)
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        def velocity(pair: Tensor, angle: float) -> Tensor:
+            point, direction = pair.chunk(2)
+            return torch.cat(self._shared[0].tangent(point, direction, self._time(pair, angle)))
+
+        pair = torch.cat([y, v])  # which the method moves as it moves one of them
+        x, t = (pair + self.method.increment(velocity, pair, self.start, self.end)).chunk(2)
+        return x, t
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        jacobian = _StepJacobian(self.forward, y)
-        return jacobian.value, jacobian
+        stages = list[LinearOperator]()
+
+        def velocity(z: Tensor, angle: float) -> Tensor:
+            F, stage = self._shared[0].linearize(z, self._time(z, angle))
+            stages.append(stage)
+            return F
+
+        x = y + self.method.increment(velocity, y, self.start, self.end)
+        return x, IdentityPlus(_Increment(stages, self.method, self.end - self.start, y.shape))
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
         """Exactly up to `value_exact_below` entries, else by the series."""
         if like[0].numel() <= self.value_exact_below:
             return exact_value(G, like)
-        return self.series.value(_LessIdentity(G), like, generator)
+        assert isinstance(G, IdentityPlus)
+        return self.series.value(G.part, like, generator)
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         """By Anderson acceleration of y ← x − h(y), begun with the integrator's step back in time."""
-        back = x + METHODS[self.method](self._velocity, x, self.end, self.start)
+        back = x + self.method.increment(self._velocity, x, self.end, self.start)
         solver = anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=60)
         found = solver.solve(_Inversion(self, x), back)  # type: ignore[arg-type]
         return replace(found, evaluations=found.evaluations + 1)
 
 
-class _StepJacobian(Jacobian):
-    """I + ∇h at one point, by automatic differentiation."""
+class _Increment(LinearOperator):
+    """∇h at one point: the method itself, with the velocity's Jacobian at each stage as its field."""
 
-    def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """(I + ∇h)⁻¹ by GMRES, which takes few products so near the identity."""
-        tight = 1e-10 if self.value.dtype == torch.float64 else 1e-5
-        return Inverse(self, GMRES(tolerance or tight, budget=400, restart=60))
-
-
-class _LessIdentity(LinearOperator):
-    """G − I."""
-
-    def __init__(self, G: LinearOperator) -> None:
-        self.G, self.shape = G, G.shape
+    def __init__(self, stages: Sequence[LinearOperator], method: RungeKutta, step: float, shape: torch.Size) -> None:
+        self.stages, self.method, self.step, self.shape = stages, method, step, shape
 
     def mv(self, v: Tensor) -> Tensor:
-        return self.G.mv(v) - v
+        stages = iter(self.stages)
+        return self.method.increment(lambda t, _: next(stages).mv(t), v, 0.0, self.step)
 
     def rmv(self, u: Tensor) -> Tensor:
-        return self.G.rmv(u) - u
+        return self.method.transposed(self.stages, u, self.step)
+
+    def select(self, index: Tensor) -> _Increment:
+        shape = torch.Size((len(index), *self.shape[1:]))
+        return _Increment([stage.select(index) for stage in self.stages], self.method, self.step, shape)
 
 
 @dataclass(frozen=True)
@@ -156,10 +187,10 @@ class Continuous(Composed):
     """
 
     matches = True
-    dense_below = 100  # a product costs as much as two dozen passes of the network
+    dense_below = 100  # a product costs as much as sixteen passes of the network
 
     def __init__(
-        self, first: Sequence[Layer], network: nn.Module, shape: Sequence[int], angles: Sequence[float], method: str
+        self, first: Sequence[Layer], network: Velocity, shape: Sequence[int], angles: Sequence[float], method: str
     ) -> None:
         steps = [Step(network, a, b, method) for a, b in itertools.pairwise(angles)]
         super().__init__([*first, *steps], shape)

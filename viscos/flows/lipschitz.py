@@ -164,46 +164,53 @@ class LipSwish(nn.Module):
 
     def tangent(self, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The value and the derivative times t (B, …), once differentiable."""
-        return _LipSwishTangent.apply(z, t, F.softplus(self.raw))
+        return _SwishTangent.apply(z, t, F.softplus(self.raw), 1.1)
 
 
-class _LipSwishTangent(torch.autograd.Function):
-    """(s(βz)/β, s′(βz) t) with s(u) = u sigmoid(u) / 1.1: a tangent costs twice as much when left to autograd."""
+def silu_tangent(z: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of z sigmoid(z) and the derivative times t (B, …), once differentiable."""
+    return _SwishTangent.apply(z, t, z.new_ones(()), 1.0)
+
+
+class _SwishTangent(torch.autograd.Function):
+    """(s(βz)/β, s′(βz) t) with s(u) = u sigmoid(u) / c: a tangent costs twice as much when left to autograd."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(z: Tensor, t: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(z: Tensor, t: Tensor, beta: Tensor, c: float) -> tuple[Tensor, Tensor]:
         u = z * beta
-        return F.silu(u).div_(1.1 * beta), torch.ops.aten.silu_backward(t, u).div_(1.1)
+        return F.silu(u).div_(c * beta), torch.ops.aten.silu_backward(t, u).div_(c)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.c = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, gv: Tensor, gm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gv: Tensor, gm: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         z, t, beta = ctx.saved_tensors
-        slope, bend, value_by_beta = _LipSwishTangent._slopes(z, t, beta)
+        slope, bend, value_by_beta = _SwishTangent._slopes(z, t, beta, ctx.c)
         bend = bend * gm
-        return gv * slope + beta * bend, gm * slope, (gv * value_by_beta + z * bend).sum()
+        by_beta = (gv * value_by_beta + z * bend).sum() if ctx.needs_input_grad[2] else None
+        return gv * slope + beta * bend, gm * slope, by_beta, None
 
     @staticmethod
-    def jvp(ctx: Any, dz: Tensor, dt: Tensor, dbeta: Tensor | None) -> tuple[Tensor, Tensor]:
+    def jvp(ctx: Any, dz: Tensor, dt: Tensor, dbeta: Tensor | None, _: None) -> tuple[Tensor, Tensor]:
         z, t, beta = ctx.saved_tensors
-        slope, bend, value_by_beta = _LipSwishTangent._slopes(z, t, beta)
+        slope, bend, value_by_beta = _SwishTangent._slopes(z, t, beta, ctx.c)
         dbeta = torch.zeros_like(beta) if dbeta is None else dbeta
         return slope * dz + value_by_beta * dbeta, slope * dt + bend * (beta * dz + z * dbeta)
 
     @staticmethod
-    def _slopes(z: Tensor, t: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _slopes(z: Tensor, t: Tensor, beta: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
         """s′(u), s″(u) t and ∂(s(βz)/β)/∂β at u = βz."""
         u = z * beta
         gate = torch.sigmoid(u)
-        slope = (1 + u * (1 - gate)) * gate / 1.1  # s′ = σ (1 + u (1−σ)) / 1.1
-        bend = ((1 - 2 * gate) * u + 2) * (gate - gate * gate) * t / 1.1  # s″ = σ(1−σ) (2 + u (1−2σ)) / 1.1
-        return slope, bend, z * (slope - gate / 1.1) / beta
+        slope = (1 + u * (1 - gate)) * gate / c  # s′ = σ (1 + u (1−σ)) / c
+        bend = ((1 - 2 * gate) * u + 2) * (gate - gate * gate) * t / c  # s″ = σ(1−σ) (2 + u (1−2σ)) / c
+        return slope, bend, z * (slope - gate / c) / beta
 
 
 class ELU(nn.Module):

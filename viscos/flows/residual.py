@@ -14,7 +14,7 @@ from viscos.flows.layer import Layer
 from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 from viscos.flows.series import Series
 from viscos.iterate import iterate
-from viscos.linear import Inverse, LinearOperator, Neumann
+from viscos.linear import IdentityPlus, Inverse, LinearOperator, Neumann
 from viscos.rng import Generators
 from viscos.solution import Solution, item_max
 
@@ -106,20 +106,8 @@ class BranchJacobian(LinearOperator):
         return BranchJacobian(self.branch, slopes, self.weights, torch.Size((len(index), *self.shape[1:])))
 
 
-class ResidualJacobian(LinearOperator):
+class ResidualJacobian(IdentityPlus):
     """I + ∇h at one point."""
-
-    def __init__(self, branch: BranchJacobian) -> None:
-        self.branch, self.shape = branch, branch.shape
-
-    def mv(self, v: Tensor) -> Tensor:
-        return v + self.branch.mv(v)
-
-    def rmv(self, u: Tensor) -> Tensor:
-        return u + self.branch.rmv(u)
-
-    def select(self, index: Tensor) -> ResidualJacobian:
-        return ResidualJacobian(self.branch.select(index))
 
     def inverse(self, tolerance: float | None = None) -> LinearOperator:
         """(I + ∇h)⁻¹ by its Neumann series."""
@@ -148,12 +136,12 @@ class Residual(Layer):
         return y + h, ResidualJacobian(jacobian)
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
-        assert isinstance(G, ResidualJacobian)
-        return self.series.value(G.branch, like, generator)
+        assert isinstance(G, IdentityPlus)
+        return self.series.value(G.part, like, generator)
 
     def probes(self, G: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
-        assert isinstance(G, ResidualJacobian)
-        return self.series.probes(G.branch, like, generator)
+        assert isinstance(G, IdentityPlus)
+        return self.series.probes(G.part, like, generator)
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:

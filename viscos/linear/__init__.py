@@ -13,6 +13,7 @@ from viscos.linear.neumann import Neumann as Neumann
 from viscos.linear.operator import Block as Block
 from viscos.linear.operator import Chain as Chain
 from viscos.linear.operator import Diagonal as Diagonal
+from viscos.linear.operator import IdentityPlus as IdentityPlus
 from viscos.linear.operator import Inverse as Inverse
 from viscos.linear.operator import Jacobian as Jacobian
 from viscos.linear.operator import LinearOperator as LinearOperator

@@ -32,10 +32,17 @@ class LinearOperator:
         return _Selected(self, index)
 
     def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """A⁻¹ as an operator, to a relative residual of `tolerance`; by GMRES unless the operator knows better."""
+        """A⁻¹ as an operator, to a relative residual of `tolerance` (default 1e-5, in double 1e-10).
+
+        By GMRES, unless the operator knows better.
+        """
         from viscos.linear.gmres import GMRES  # a solver needs operators first
 
-        return Inverse(self, GMRES(tolerance or 1e-5, budget=400, restart=60))
+        def solve(A: LinearOperator, b: Tensor) -> Solution:
+            tight = 1e-10 if b.dtype == torch.float64 else 1e-5
+            return GMRES(tolerance or tight, budget=400, restart=60)(A, b)
+
+        return Inverse(self, solve)
 
     @property
     def T(self) -> LinearOperator:
@@ -137,6 +144,22 @@ class Diagonal(LinearOperator):
 
     def select(self, index: Tensor) -> LinearOperator:
         return Diagonal(self.scale if len(self.scale) == 1 else self.scale[index], len(index))
+
+
+class IdentityPlus(LinearOperator):
+    """I + A."""
+
+    def __init__(self, part: LinearOperator) -> None:
+        self.part, self.shape = part, part.shape
+
+    def mv(self, v: Tensor) -> Tensor:
+        return v + self.part.mv(v)
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return u + self.part.rmv(u)
+
+    def select(self, index: Tensor) -> LinearOperator:
+        return type(self)(self.part.select(index))
 
 
 class Jacobian(LinearOperator):
