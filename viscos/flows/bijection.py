@@ -23,8 +23,8 @@ class Flow(nn.Module):
     """Base class of all flows.
 
     A subclass writes one method, `to_latent_and_ladj`; everything else has a general, slower form here, which a
-    subclass
-    overrides where it knows better. All tensors have a leading batch axis, and a latent has the shape of its datum.
+    subclass overrides where it knows better. All tensors have a leading batch axis, and a latent has the shape of its
+    datum.
 
     Example:
         >>> class Scale(Flow):

@@ -23,8 +23,7 @@ class Bounded(nn.Module):
 
     The weight that acts is W · min(1, bound/σ(W)). The power iteration's vector is a buffer that moves only in
     `renormalize`, so evaluating twice gives the same output. Away from gradients the weight that acts is kept until
-    W or
-    the vector changes.
+    W or the vector changes.
     """
 
     u: Tensor

@@ -17,9 +17,8 @@ class Reversed(Layer):
     """x = h⁻¹(y), that is x + h(x) = y with a contraction h: the inverse of a residual layer.
 
     Its Lipschitz constant is not bounded by 2 as that of a residual layer is. The value comes from a fixed-point
-    iteration, its
-    derivatives from the implicit function theorem with Neumann series; the tangent is differentiable once more, which
-    is what NLADE and CLADE need.
+    iteration, its derivatives from the implicit function theorem with Neumann series; the tangent is differentiable
+    once more, which is what NLADE and CLADE need.
     """
 
     plain = True

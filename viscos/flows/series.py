@@ -5,8 +5,7 @@
 
 The series is cut after a fixed number of terms, or at a random one with each term weighted by one over the
 probability of reaching it (Russian roulette: Chen et al., 2019), which makes it unbiased. The terms need no graph:
-only the last
-product does.
+only the last product does.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ class LatentGaussian:
         """log q(x^H) (K, B), differentiable through the draw x alone.
 
         Leaving out the dependence on the parameters themselves, whose expected gradient is zero, takes the noise out
-        of the
-        gradient where q is exact ("sticking the landing", Roeder, Wu and Duvenaud, 2017).
+        of the gradient where q is exact ("sticking the landing", Roeder, Wu and Duvenaud, 2017).
         """
         score = -self.unscaled_transposed(self.masked(noise)).detach()
         value = self.log_prob_of_noise(noise).detach()

@@ -26,8 +26,7 @@ class AlternatingFixedPoint:
     """Algorithm 1 of the paper (section 2.1), with its schedule α = β = 0.5 · 0.95^k (section 3).
 
     Two departures. ỹ^H, which the algorithm uses before setting it, starts at y^H. And the iteration stops on the
-    residual of
-    the equation: the damping shrinks every step, so a small step says nothing about convergence.
+    residual of the equation: the damping shrinks every step, so a small step says nothing about convergence.
     """
 
     tolerance: float = 1e-3
