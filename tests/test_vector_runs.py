@@ -284,3 +284,13 @@ def test_bench_takes_vectors(table):
     for data in (["dataset=circles"], [f"checkpoint={table}"]):
         record = json.loads((ran("bench", *data, *words) / "bench.json").read_text())
         assert [row["missing"] for row in record["solvers"]] == ["50 %"] and record["solvers"][0]["converged"] == 1
+        assert record["step"]["missing"] == 0.5
+
+
+def test_bench_of_a_coupling_and_of_a_flow_that_is_matched():
+    """The one with its own partition, the other with its own kind of step."""
+    words = ("dataset=moons", "items=4", "repeats=1", "batch_size=8", "rates=[0.5]", "solvers=[anderson]", "threads=1")
+    record = json.loads((ran("bench", *words, "flow=realnvp", "partition=maxvol") / "bench.json").read_text())
+    assert record["partition"] == "maxvol" and record["solvers"][0]["converged"] == 1
+    record = json.loads((ran("bench", *words, "flow=continuous") / "bench.json").read_text())
+    assert record["partition"] == "same" and record["step"]["missing"] == 0

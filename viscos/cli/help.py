@@ -40,6 +40,7 @@ _EXAMPLES = {
         ("viscos bench", "an untrained flow, on digits"),
         ("viscos bench checkpoint=outputs/train/RUN", "a trained one"),
         ("viscos bench checkpoint=RUN solvers=[anderson,paper] rates=[0.9]", "some solvers at one rate"),
+        ("viscos bench checkpoint=RUN partition=maxvol", "a coupling flow, with the latents it needs"),
     ),
     "table": (
         ("viscos train --multirun experiment=mnist_tables", "makes the runs"),

@@ -19,6 +19,7 @@ from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
 from viscos.gaussian import Gaussian
 from viscos.model import Model
+from viscos.partition import maxvol
 from viscos.posteriors import Amortised
 from viscos.trained import load
 
@@ -38,6 +39,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     record = {
         "dataset": dataset["name"],
         "checkpoint": cfg["checkpoint"],
+        "partition": cfg["partition"],
         "solvers": _solvers(cfg, model, test, device),
         "products": product_row(model.flow, train.values[: cfg["batch_size"]].nan_to_num(0).to(device), cfg["repeats"]),
         "step": _step(cfg, model, train),
@@ -64,21 +66,20 @@ def _solvers(cfg: dict[str, Any], model: Model, test: Data, device: torch.device
     if cfg["center"] and len(test.shape) == 3:
         n = cfg["center"]
         masks[f"centre {n} × {n}"] = {"_target_": "viscos.data.masks.CenterMask", "size": n}
-    rows = []
+    rows, values = list[dict[str, Any]](), test.values.nan_to_num(0).to(device)
     with bar("solving", len(masks) * len(cfg["solvers"])) as progress:
         for label, mask in masks.items():
             observed = make_masks(mask, test, cfg["seed"], "bench").to(device)
+            flow = maxvol(model.flow, values, ~observed) if cfg["partition"] == "maxvol" else model.flow
             for name in cfg["solvers"]:
-                row = solver_row(
-                    model.flow, test.values.nan_to_num(0).to(device), observed, SOLVERS[name](), cfg["seed"]
-                )
+                row = solver_row(flow, values, observed, SOLVERS[name](), cfg["seed"])
                 rows.append({"missing": label, "solver": name, **row})
                 progress.update(len(rows), {"evaluations": row["evaluations"]})
     return rows
 
 
 def _step(cfg: dict[str, Any], model: Model, train: Data) -> dict[str, Any]:
-    rate = max(cfg["rates"])
+    rate = 0.0 if model.flow.matches else max(cfg["rates"])  # matching takes complete data
     mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
     data = IncompleteData(train.values, make_masks(mask, train, cfg["seed"], "train"), train.labels)
     if model.posterior is None:

@@ -1,0 +1,62 @@
+"""Flows side by side: `python scripts/bench_flows.py RUN [RUN …] [--rates 0.5 0.9] [--items 8]`.
+
+For each run of `viscos train`: network evaluations a solve, the share of solves that fell back on Newton–Krylov and the
+share that failed, for latents drawn from the prior; and what a product with G costs. The latents that go with hidden
+entries are chosen by `maxvol` where the run's folder is followed by `:maxvol`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from viscos.bench import product_row, solver_row
+from viscos.commands.common import load_data, make_masks
+from viscos.conditional import SOLVERS
+from viscos.data.scaling import standardised
+from viscos.partition import maxvol
+from viscos.trained import load
+
+
+def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> str:
+    """A line of the table."""
+    folder, _, partition = run.partition(":")
+    trained = load(folder, torch.device("cpu"))
+    flow, name = trained.model.flow, str(trained.cfg["flow"]["_target_"]).rpartition(".")[2]
+    if trained.cfg["flow"].get("implicit"):
+        name = "implicit"
+    test = standardised(load_data(trained.cfg["dataset"], "test", items), trained.scaling)
+    values, cells = test.values.nan_to_num(0), list[str]()
+    for rate in rates:
+        mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
+        observed = make_masks(mask, test, 0, "bench")
+        ready = maxvol(flow, values, ~observed) if partition == "maxvol" else flow
+        found = solver_row(ready, values, observed, SOLVERS[solver](), seed=0)
+        shares = (100 * found["fallback"], 100 * (1 - found["converged"]))
+        cells += [f"{found['evaluations']:.0f}", *(f"{share:.0f} %" for share in shares)]
+    p = product_row(flow, values, repeats)
+    cells += [f"{1000 * p['forward_seconds'] / len(values):.2f}", f"{p['G v']:.2f}", f"{p['GT u']:.2f}"]
+    return f"| {name} | {partition or 'same'} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Prints the table, a line as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or RUN:maxvol")
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.5, 0.9], help="shares of hidden entries")
+    parser.add_argument("--items", type=int, default=8, help="test items to solve")
+    parser.add_argument("--solver", choices=sorted(SOLVERS), default="anderson")
+    parser.add_argument("--repeats", type=int, default=5, help="timings; the median is reported")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    heads = [f"{100 * rate:g} %: {what}" for rate in args.rates for what in ("evaluations", "fallback", "failed")]
+    heads = ["flow", "partition", *heads, "forward, ms an item", "G v", "Gᵀ u"]
+    print(f"| {' | '.join(heads)} |\n{'| --- ' * len(heads)}|")
+    for run in args.runs:
+        print(row(run, args.rates, args.items, args.solver, args.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()
