@@ -169,7 +169,7 @@ ARCHITECTURES = {
 KINDS = {
     "implicit": lambda: iresnet((5,), blocks=(4,), channels=12, start="standardise", implicit=True, series=LONG),
     "implicit, image": lambda: iresnet(
-        (1, 4, 6), blocks=(2,), channels=6, start="gaussian", first_squeeze=True, implicit=True, series=LONG
+        (1, 2, 6), blocks=(2,), channels=6, start="gaussian", first_squeeze=True, implicit=True, series=LONG
     ),
     "planar": lambda: planar((5,), layers=6),
     "planar, image": lambda: planar((1, 3, 4), layers=3, start="gaussian"),

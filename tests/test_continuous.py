@@ -111,6 +111,23 @@ def test_the_gradient_of_the_loss_is_that_of_the_closed_form():
     assert within(torch.stack(found), wanted).all()
 
 
+def test_a_lower_precision_is_for_matching_alone():
+    flow = flow_named("continuous, image", torch.float32)
+    y = normal(3, *flow.shape, dtype=torch.float32)
+
+    def figures():
+        loss = flow.matching_loss(y, generator(0))
+        (gradient,) = torch.autograd.grad(loss.sum(), flow.velocity.enter.weight)
+        return loss.detach(), gradient, flow.log_prob(y).detach()
+
+    full = figures()
+    flow.autocast(torch.bfloat16)
+    low = figures()
+    assert low[0].dtype == torch.float32 and torch.equal(low[2], full[2])
+    for a, b in zip(low[:2], full[:2], strict=True):
+        assert 0 < float((a - b).norm() / b.norm()) < 0.05
+
+
 def test_a_new_flow_is_its_first_layer():
     flow = continuous((1, 4, 4), start="gaussian").double()
     root = torch.eye(16, dtype=F64) + 0.2 * normal(16, 16) / 4

@@ -15,6 +15,7 @@ import torch
 from test_average import CASES, in_double
 from test_train import PLAN, fresh, pictures, run, state
 
+import viscos.flows
 from viscos import checkpoint
 from viscos.cli import main
 from viscos.commands.launch import launch
@@ -94,6 +95,12 @@ def test_lower_precision_of_the_gradient(precision, error, incomplete):
         trainer.devices.clip_gradients(trainer._loss, trainer._stepper, max_norm=1e9, error_if_nonfinite=False)
         gradients.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]))
     assert 1e-5 < float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < error
+
+
+def test_what_has_no_lower_precision():
+    for flow in (viscos.flows.realnvp((8, 4, 4)), viscos.flows.iresnet((4,), start="none")):
+        with pytest.raises(InputError, match="precision=32"):
+            flow.autocast(torch.bfloat16)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])

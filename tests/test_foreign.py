@@ -417,6 +417,9 @@ class Stretch(nn.Module):
 def two():
     return Stretch(2)
 
+def double():
+    return Stretch(2).double()
+
 def any_size(shape):
     return viscos.flows.wrap(Stretch(shape[0]), shape)
 
@@ -502,6 +505,18 @@ def test_a_factory_that_takes_a_shape(folder):
     assert np.abs(done["draws"][:, ::2, 1]).max() < 0.01
 
 
+@pytest.mark.parametrize("factory", ["two", "double", "any_size"])
+def test_impute_a_sheet(folder, factory):
+    """A CSV is completed as one, and only in its empty cells, by a flow of either precision."""
+    Path("sheet.csv").write_text("a,b\n0.1234567890123,\n,2e0\n0.5,0.25\n")
+    done = imputed(f"flow.factory=factories:{factory}", "checkpoint=null", "input=sheet.csv")
+    assert done["draws"].shape == (2, 3, 2) and done["solved"].all()
+    (written,) = Path("outputs/impute").glob("*/completed.csv")
+    rows = [line.split(",") for line in written.read_text().splitlines()]
+    assert rows[0] == ["a", "b"] and rows[1][0] == "0.1234567890123" and rows[2][1] == "2e0"
+    assert float(rows[1][1]) == pytest.approx(done["mean"][0, 1]) and rows[3] == ["0.5", "0.25"]
+
+
 def test_impute_pictures(folder):
     pictures = np.random.default_rng(1).random((2, 4, 4)).astype(np.float32)
     np.save("pictures.npy", pictures)
@@ -527,8 +542,12 @@ def test_impute_pictures(folder):
         ("flow.factory=factories:function checkpoint=other.pt", "takes no state dict; say checkpoint=null"),
         ("flow.factory=factories:two input=null", "give input="),
         ("flow.factory=factories:two input=whole.npy", "has no holes"),
-        ("flow.factory=factories:fixed input=wide.npy missing=0.5", "takes floats of shape (N, 2)"),
-        ("flow.factory=factories:any_size input=picture.png", "which only an array file tells"),
+        ("flow.factory=factories:fixed input=wide.npy missing=0.5", "wide.npy has 3 columns, the flow takes 2"),
+        ("flow.factory=factories:any_size input=picture.png", "which only an array or a table tells"),
+        (
+            "flow.factory=factories:any_size input=deep.npy missing=0.5",
+            "takes items of shape (2, 1, 1, 2); from",
+        ),
         ("flow.factory=factories:two posterior=amortised", "take posterior=householder"),
     ],
 )
@@ -537,6 +556,7 @@ def test_impute_refuses(folder, words, says, capsys):
     torch.save({"epoch": 3, "model": {"log_scale": torch.ones(2)}}, "nested.pt")
     Path("text.pt").write_text("nothing")
     np.save("wide.npy", np.zeros((2, 3), np.float32))
+    np.save("deep.npy", np.zeros((3, 2, 1, 1, 2), np.float32))
     settings = {"checkpoint": "null", "input": "table.npz"} | dict(word.split("=", 1) for word in words.split())
     status = main(["impute", "flow=foreign", *(f"{key}={value}" for key, value in settings.items()), *TINY])
     lines = capsys.readouterr().err.splitlines()

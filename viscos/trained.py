@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,10 @@ class Trained:
         return () if self.scaling is None else self.scaling.columns
 
     def standardised(self, data: Data) -> Data:
-        """The data as the model takes them."""
-        return standardised(data, self.scaling)
+        """The data as the model takes them, in its dtype."""
+        data = standardised(data, self.scaling)
+        like = next(self.model.flow.parameters(), data.values)
+        return replace(data, values=data.values.to(like.dtype))
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:

@@ -55,6 +55,11 @@ def whole_paths(dataset: dict[str, Any]) -> dict[str, Any]:
     return dataset | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
 
 
+def grey_levels(cfg: dict[str, Any]) -> int:
+    """How many a pixel may have; 256 where the settings do not say."""
+    return int(cfg["dataset"].get("levels", 256))
+
+
 def make_masks(mask: dict[str, Any], data: Data, seed: int, split: str) -> Tensor:
     """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""
     if isinstance(data, Vectors) and "columns" in mask:

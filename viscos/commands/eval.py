@@ -11,6 +11,7 @@ from torch import Tensor
 from viscos import atomic, runs
 from viscos.commands.common import (
     chosen_mask,
+    grey_levels,
     load_data,
     make_judge,
     make_masks,
@@ -38,7 +39,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     judge = make_judge(trained.cfg["dataset"], test.shape, cfg["inception"], device)
     runs.save_config(run_dir, cfg)
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=trained.cfg["dataset"].get("levels", 256))
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(trained.cfg))
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
             trained.model,

@@ -16,20 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from viscos import runs
-from viscos.data.array import find, read_arrays
-from viscos.data.items import Data
+from viscos.data.array import IMAGES, find, read_arrays
+from viscos.data.table import ARRAYS, TABLES, header
 from viscos.errors import InputError
-from viscos.flows import Composed, Flow, wrap
+from viscos.flows import Composed, wrap
 from viscos.flows.foreign import Foreign
 from viscos.model import Model
 from viscos.trained import Trained
-
-ARRAYS = (".npy", ".npz")
 
 
 def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:
@@ -50,34 +47,15 @@ def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:
         raise InputError(f"flow.factory={factory}: {error}") from error
     if flow.shape is None:
         raise InputError(f"the flow of {factory} does not know the shape of an item; return wrap(…, shape=…)")
+    if len(flow.shape) not in (1, 3):
+        raise InputError(
+            f"the flow of {factory} takes items of shape {tuple(flow.shape)}; from the shell they are vectors (d,) or "
+            "images (C, H, W); viscos.condition takes any"
+        )
     # Imputing needs of a flow what every flow has.
     model = Model(cast(Composed, flow.to(device).eval()), None, None)
     path = Path(cfg["checkpoint"]) if cfg["checkpoint"] is not None else Path(factory)
     return Trained(model, {}, {"shape": list(flow.shape)}, path)
-
-
-def read_vectors(path: str | Path, flow: Flow, limit: int | None = None) -> tuple[Data, Tensor]:
-    """Vectors (N, d) of an `.npy` or `.npz` file, in the dtype of the flow, and where they are known (bool, N, d).
-
-    They are NaN in their holes.
-    """
-    path = Path(path).expanduser()
-    if path.suffix.lower() not in ARRAYS:
-        raise InputError(f"items of the flow are vectors; give input=<.npy or .npz file> of them, not {str(path)!r}")
-    arrays = read_arrays(path)
-    array = arrays[find(arrays, ("values", "x", "data"), path)]
-    shape = tuple(flow.shape or ())
-    if not np.issubdtype(array.dtype, np.floating) or array.shape[1:] != shape:
-        wanted = ", ".join(map(str, ("N", *shape)))
-        raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}; the flow takes floats of shape ({wanted})"
-        )
-    like = next(flow.parameters(), torch.empty(0))
-    values = torch.from_numpy(array)[:limit].to(like.dtype)
-    known = ~values.isnan()
-    if not len(values) or bool(values.isinf().any()):
-        raise InputError(f"{path} holds {'infinite values' if len(values) else 'no items'}")
-    return Data(path.stem, values, None, 0), known
 
 
 def load_weights(model: Any, path: Path, factory: str) -> None:
@@ -159,18 +137,20 @@ def _arguments(function: Callable[..., Any], shape: tuple[int, ...] | None, fact
         if not needed:
             return []
         raise InputError(
-            f"{factory} takes the shape of an item, which only an array file tells; give input=<.npy, .npz>"
+            f"{factory} takes the shape of an item, which only an array or a table tells; give input=<.npy, .npz, .csv>"
         )
     return [shape]
 
 
 def _item_shape(path: str) -> tuple[int, ...] | None:
-    """The shape of an item in an array file."""
+    """The shape of an item in an array file or a table."""
     file = Path(path).expanduser()
-    if file.suffix.lower() not in ARRAYS:
+    if file.suffix.lower() in TABLES:
+        return (len(header(file)),)
+    if file.suffix.lower() not in (".npy", ".npz"):
         return None
     arrays = read_arrays(file)
-    array = arrays[find(arrays, ("values", "x", "data"), file)]
+    array = arrays[find(arrays, (*IMAGES, *ARRAYS), file, "items")]
     return (1, *array.shape[1:]) if array.ndim == 3 else array.shape[1:]
 
 

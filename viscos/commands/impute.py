@@ -16,7 +16,7 @@ from viscos.batch import incomplete
 from viscos.build import build
 from viscos.commands.common import chosen_mask, load_data, make_masks, make_objective, use_machine, versions
 from viscos.commands.eval import test_masks
-from viscos.commands.foreign import load_foreign, read_vectors
+from viscos.commands.foreign import load_foreign
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
 from viscos.conditional import Conditional, check_partition
@@ -168,9 +168,7 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> _Items:
         if bool(observed.all()):
             raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
         return _Items(data, data.known, observed)
-    if not trained.cfg and len(shape) != 3:
-        data, known = read_vectors(cfg["input"], trained.model.flow, cfg["items"])
-    elif len(shape) == 1:
+    if len(shape) == 1:
         rows = read_rows(cfg["input"], trained.columns, shape[0], cfg["items"])
         data, known = rows.data, rows.data.known
     else:

@@ -12,6 +12,7 @@ from torch import Tensor
 from viscos import atomic, checkpoint, runs
 from viscos.commands.common import (
     chosen_mask,
+    grey_levels,
     load_data,
     make_judge,
     make_masks,
@@ -169,7 +170,7 @@ def _measure(
     observed: Tensor,
     log: Log,
 ) -> dict[str, Any]:
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=cfg["dataset"].get("levels", 256))
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(cfg))
     device = next(trainer.model.parameters()).device
     judge = make_judge(cfg["dataset"], test.shape, cfg["inception"], device)
     with bar("measuring", len(test)) as progress:
@@ -235,7 +236,7 @@ def _plan(cfg: dict[str, Any], items: int) -> Plan:
         cfg["max_steps"],
         warmup=cfg["warmup"],
         noise=cfg["dataset"]["noise"],
-        levels=cfg["dataset"].get("levels", 256),
+        levels=grey_levels(cfg),
         augment=_augment(cfg["dataset"]),
         accumulate=cfg["accumulate"],
         ema=cfg["ema"],

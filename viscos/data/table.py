@@ -18,6 +18,8 @@ from viscos.errors import InputError
 
 ARRAYS = ("values", "data", "x", "table")
 """Names under which an `.npz` may hold its table; one that holds a single array may call it anything."""
+TABLES = (".csv", ".tsv", ".txt")
+"""Endings of tables with a header."""
 Name = str | int
 
 
@@ -45,6 +47,11 @@ def table(split: str, *, path: str | Path, label: Name | None = None, drop: Sequ
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     return Vectors(source.path.stem, values[rows], None if labels is None else labels[rows], count, columns=columns)
+
+
+def header(path: str | Path) -> tuple[str, ...]:
+    """Names of a table's columns; numbers, where they have none."""
+    return _read(Path(path).expanduser()).header
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class _Array:
 
 
 def _read(path: Path) -> Sheet | _Array:
-    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+    if path.suffix.lower() in TABLES:
         if not path.is_file():
             raise InputError(f"there is no file {str(path)!r}")
         return Sheet.read(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from viscos.errors import InputError
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.layer import Layer
 from viscos.flows.skeleton import AffineSkeleton, Skeleton
@@ -108,12 +109,16 @@ class Composed(Flow):
         """Lets the differentiable passes through residual branches run in `dtype`; None: in that of the data.
 
         Solves, products with Jacobians, log-determinants and norms stay in that of the data, and so does all that is
-        evaluated without a gradient: a solve to a residual of 1e-3 cannot be had from numbers with three digits.
+        evaluated without a gradient: a solve to a residual of 1e-3 cannot be had from numbers with three digits. Raises
+        `InputError` for a flow without such branches, or of so few entries that its Jacobian is written out.
         """
         assert self.shape is not None
-        for layer in self.layers:
-            for branch in layer.branches() if self.shape.numel() > layer.exact_below else []:
-                branch.autocast = dtype
+        large = [layer for layer in self.layers if self.shape.numel() > layer.exact_below]
+        branches = [branch for layer in large for branch in layer.branches()]
+        if dtype is not None and not branches:
+            raise InputError("a lower precision is for large residual branches, which this flow has not; precision=32")
+        for branch in branches:
+            branch.autocast = dtype
 
     def lipschitz(self) -> list[float]:
         """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""

@@ -195,6 +195,11 @@ class Continuous(Composed):
         steps = [Step(network, a, b, method) for a, b in itertools.pairwise(angles)]
         super().__init__([*first, *steps], shape)
         self.velocity = network
+        self._precision: torch.dtype | None = None
+
+    def autocast(self, dtype: torch.dtype | None) -> None:
+        """Lets the network run in `dtype` where it is trained; None: in that of the data. All else stays as it is."""
+        self._precision = dtype
 
     def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
         """|F(z, θ) − dz/dθ|² an entry, at one random θ for each item (B,)."""
@@ -204,7 +209,8 @@ class Continuous(Composed):
         t = uniform(y, generator)
         angle = per_item(0.5 * math.pi * t, y)
         noise = standard_normal(y, generator)
-        F = self.velocity(y * angle.cos() + noise * angle.sin(), t)
+        with torch.autocast(y.device.type, self._precision, enabled=self._precision is not None):
+            F = self.velocity(y * angle.cos() + noise * angle.sin(), t).to(y.dtype)
         return (F - noise * angle.cos() + y * angle.sin()).square().flatten(1).mean(1)
 
 
