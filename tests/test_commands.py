@@ -513,7 +513,8 @@ def test_samples_of_a_flow_for_colour(colour):
 
 @pytest.mark.parametrize("lad", ["nlade", "clade"])
 def test_first_iteration_against_last(lad, colour):
-    folder = viscos("impute", f"checkpoint={colour}", *FIT, f"lad={lad}", "steps=20", "learning_rate=0.05")
+    words = (*FIT, f"lad={lad}", "steps=20", "learning_rate=0.05", "start=prior")
+    folder = viscos("impute", f"checkpoint={colour}", *words)
     record = figures(folder)
     assert record["solver"]["failed"] == 0 and record["bound"]["items"] == 3 and record["missing"] == 0.25
     assert record["bound"]["mean"] > record["bound"]["first_iteration"] + 1
@@ -535,6 +536,14 @@ def test_without_a_fit_the_first_iteration_is_the_last(colour):
     first, last = (record["rmse"][key]["pooled"] for key in ("first_iteration_draw", "draw"))
     assert first == pytest.approx(last, rel=1e-5)  # the same noise, in batches of another size
     assert record["bound"]["first_iteration"] == record["bound"]["mean"]
+
+
+def test_a_fit_begins_at_the_gaussian_or_at_the_prior(colour):
+    """Of a flow that is nearly Gaussian: there the mean is the Gaussian's at once, and the bound higher."""
+    words = ("impute", f"checkpoint={colour}", *FIT, "steps=0", "draws=16")
+    near, far = (figures(viscos(*words, f"start={start}")) for start in ("gaussian", "prior"))
+    assert near["rmse"]["mean"]["pooled"] == pytest.approx(near["rmse"]["gaussian_mean"]["pooled"], rel=1e-3)
+    assert near["bound"]["mean"] > far["bound"]["mean"] + 100
 
 
 def test_training_and_test_images_of_two_sizes(capsys):

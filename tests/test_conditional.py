@@ -252,6 +252,15 @@ def refused():
         "an observed NaN": (good | {"y": torch.full((2, 5), torch.nan, dtype=F64)}, "item 0 has 5 observed values"),
         "length of the index": (good | {"index": torch.arange(3)}, "index"),
         "dtype of the index": (good | {"index": torch.tensor([0.5, 1.0])}, "index"),
+        "shape of the guess": (
+            good | {"guess": normal(5)},
+            r"guess is torch.float64 of shape \(5,\); give torch.float64",
+        ),
+        "dtype of the guess": (good | {"guess": normal(2, 5).float()}, "guess is torch.float32"),
+        "a guess for a network": (
+            good | {"guess": normal(2, 5), "posterior": Amortised((5,), gaussian=False).double()},
+            "a guess of its own",
+        ),
         "posterior of another batch": (good | {"posterior": Diagonal(normal(3, 5))}, "for a batch of shape"),
     }
 
@@ -272,6 +281,21 @@ def test_refused_numbers():
             call()
     with pytest.raises(InputError, match="at least 1, got 0"):
         q.sample(0)
+
+
+@pytest.mark.parametrize("partition", ["same", "maxvol"])
+@pytest.mark.parametrize("posterior", ["diagonal", "householder", "full"])
+def test_a_posterior_begins_at_a_guess(posterior, partition):
+    """An antithetic pair of draws of an affine flow has the guess as its mean."""
+    flow, observed = AffineFlow(5), torch.tensor([True, False, False, True, False])
+    y, guess = normal(2, 5), normal(2, 5, seed=1)
+    q = viscos.condition(flow, y, observed, posterior=posterior, partition=partition, guess=guess, solver=TIGHT)
+    assert torch.allclose(q.mean(2), torch.where(observed, y, guess), atol=1e-7)
+    guess[1, 2] = float("nan")  # which is then no guess at all
+    q = viscos.condition(flow, y, observed, posterior=posterior, partition=partition, guess=guess, solver=TIGHT)
+    begun = viscos.condition(flow, y, observed, posterior=posterior, partition=partition, solver=TIGHT).mean(2)
+    assert torch.allclose(q.mean(2)[0], torch.where(observed, y, guess)[0], atol=1e-7)
+    assert torch.allclose(q.mean(2)[1], begun[1], atol=1e-7)
 
 
 def test_one_mask_serves_every_item():

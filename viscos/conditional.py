@@ -15,7 +15,7 @@ from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
 from viscos.partition import conditioning, maxvol, refuse_singular
-from viscos.posteriors import Amortised, Diagonal, Full, Householder, Posterior
+from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
 from viscos.rng import ItemGenerators, generator, item_noise
 from viscos.roots import RootFinder, anderson, newton_krylov, paper
 
@@ -41,15 +41,28 @@ class Conditional:
         objective: Objective,
         seed: int,
         partition: str = "same",
+        guess: Tensor | None = None,
     ) -> None:
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
         self.partition = partition
         check_partition(partition, posterior)
         if partition == "maxvol":
             self.flow = maxvol(flow, batch.filled(), batch.hidden)
+        if guess is not None:
+            self._begin_at(guess)
         self._condition: Tensor | None = None
         self._fitted = 0
         self._drawn = 0
+
+    @torch.no_grad()
+    def _begin_at(self, guess: Tensor) -> None:
+        values = self.batch.values
+        if guess.shape != values.shape or guess.dtype != values.dtype:
+            wanted = f"{values.dtype} of shape {tuple(values.shape)}"
+            raise InputError(f"guess is {guess.dtype} of shape {tuple(guess.shape)}; give {wanted}")
+        if not isinstance(self.posterior, PerItem):
+            raise InputError("an inference network has a guess of its own; leave guess out")
+        self.posterior.center(self.flow.to_latent(torch.where(self.batch.hidden, guess.to(values.device), values)))
 
     def fit(
         self,
@@ -173,6 +186,7 @@ def condition(
     solver: str | RootFinder = "anderson",
     lad: str | LogDetEstimator = "auto",
     partition: str = "same",
+    guess: Tensor | None = None,
     index: Tensor | None = None,
     seed: int = 0,
 ) -> Conditional:
@@ -182,8 +196,9 @@ def condition(
     and `lad` are names (`diagonal`, `householder`, `full`; `anderson`, `newton_krylov`, `paper`; `auto`, `exact`,
     `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of the `same`
     coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
-    `viscos.partition`. `index` (B,) numbers the items; with `seed` it keys their random numbers. Raises `InputError`
-    if the observation does not fit the flow.
+    `viscos.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean begins at its
+    latent, instead of at the prior's, zero. `index` (B,) numbers the items; with `seed` it keys their random numbers.
+    Raises `InputError` if the observation does not fit the flow.
 
     Example:
         >>> flow = viscos.flows.iresnet((2,), start="none")
@@ -207,7 +222,7 @@ def condition(
         posterior = POSTERIORS[posterior](batch.filled())
     if isinstance(posterior, Amortised) and y.shape[1:] != posterior.shape:
         raise InputError(f"the inference network is for items {tuple(posterior.shape)}, got {tuple(y.shape[1:])}")
-    return Conditional(flow, batch, posterior, objective, seed, partition)
+    return Conditional(flow, batch, posterior, objective, seed, partition, guess)
 
 
 def _named(what: str, value: Any, table: Mapping[str, Callable[[], Any]]) -> Any:

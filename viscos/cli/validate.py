@@ -30,6 +30,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit", "density"),
     "classifier": ("completions", "latents"),
     "partition": ("same", "maxvol"),
+    "start": ("gaussian", "prior"),
 }
 """Settings that are one of a few words."""
 
@@ -135,6 +136,7 @@ RULES: dict[str, Rule] = {
     "steps": integer(0),
     "samples": integer(1),
     "partition": one_of(CHOICES["partition"]),
+    "start": one_of(CHOICES["start"]),
     "solvers": list_of(one_of(("anderson", "newton_krylov", "paper"))),
     "rates": list_of(number(0, 1)),
     "center": integer(0),

@@ -132,7 +132,10 @@ def _complete(
     batch = incomplete(values, observed, rows).to(device)
     posterior = _posterior(trained, cfg, batch.filled())
     objective = make_objective(cfg)
-    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"])
+    guess = None
+    if cfg["start"] == "gaussian" and trained.baseline is not None and posterior is not trained.model.posterior:
+        guess = trained.baseline.conditional(values, observed).to(batch.values)
+    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"], guess)
     before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:
         refuse_singular(conditional.conditioning(), cfg["partition"])

@@ -8,4 +8,5 @@ from viscos.posteriors.gaussian import LatentGaussian as LatentGaussian
 from viscos.posteriors.posterior import Diagonal as Diagonal
 from viscos.posteriors.posterior import Full as Full
 from viscos.posteriors.posterior import Householder as Householder
+from viscos.posteriors.posterior import PerItem as PerItem
 from viscos.posteriors.posterior import Posterior as Posterior

@@ -37,6 +37,12 @@ class PerItem(Posterior):
         """The distributions on H."""
         raise NotImplementedError
 
+    @torch.no_grad()
+    def center(self, x: Tensor) -> None:
+        """Moves the mean to the latents x (B, …), but of an item where they are not finite."""
+        sane = torch.isfinite(x).flatten(1).all(1).view(-1, *[1] * (x.dim() - 1))
+        self.mean.copy_(torch.where(sane, x, self.mean))
+
 
 class Diagonal(PerItem):
     """A diagonal Gaussian for each item of a batch with values like `like` (B, …)."""
