@@ -76,13 +76,16 @@ def test_a_repartitioned_flow_is_a_flow(name, pattern):
     assert torch.allclose(dense(skeleton.inverse_block(hidden), y), torch.linalg.inv(there), atol=1e-8)
 
 
+@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("name", ["realnvp", "glow"])
-def test_no_partition_has_a_much_larger_determinant(name):
-    """Against every choice of latents, at the reference point."""
+def test_no_partition_has_a_much_larger_determinant(name, given):
+    """Against every choice of latents, at the reference point, which may be given."""
     inner = flow_named(name)
     y, hidden = data(inner), masks(tuple(inner.shape))["random"]
-    flow = maxvol(inner, y, hidden)
+    guess = torch.where(hidden, normal(*y.shape, seed=8), y) if given else None
+    flow = maxvol(inner, y, hidden, guess)
     point = flow.partition.reference
+    assert guess is None or torch.equal(point, guess)
     G, permuted = dense_jacobian(inner.to_latent, point), dense_jacobian(flow.to_latent, point)
     for g, p, h in zip(G, permuted, hidden, strict=True):
         columns = g[:, h]

@@ -46,23 +46,32 @@ class Conditional:
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
         self.partition = partition
         check_partition(partition, posterior)
+        self._point = None if guess is None else self._completed(guess)
         if partition == "maxvol":
-            self.flow = maxvol(flow, batch.filled(), batch.hidden)
-        if guess is not None:
-            self._begin_at(guess)
+            self.flow = maxvol(flow, batch.filled(), batch.hidden, self._point)
+        if self._point is not None:
+            self._begin_at(self._point)
         self._condition: Tensor | None = None
         self._fitted = 0
         self._drawn = 0
 
-    @torch.no_grad()
-    def _begin_at(self, guess: Tensor) -> None:
+    def _completed(self, guess: Tensor) -> Tensor:
+        """The observation with the guess in its holes (B, …)."""
         values = self.batch.values
         if guess.shape != values.shape or guess.dtype != values.dtype:
             wanted = f"{values.dtype} of shape {tuple(values.shape)}"
             raise InputError(f"guess is {guess.dtype} of shape {tuple(guess.shape)}; give {wanted}")
+        completed = torch.where(self.batch.hidden, guess.to(values.device), values)
+        off = ~torch.isfinite(completed).flatten(1).all(1)
+        if bool(off.any()):
+            raise InputError(f"the guess of item {int(off.nonzero()[0])} is not finite where its values are hidden")
+        return completed
+
+    @torch.no_grad()
+    def _begin_at(self, y: Tensor) -> None:
         if not isinstance(self.posterior, PerItem):
             raise InputError("an inference network has a guess of its own; leave guess out")
-        self.posterior.center(self.flow.to_latent(torch.where(self.batch.hidden, guess.to(values.device), values)))
+        self.posterior.center(self.flow.to_latent(y))
 
     def fit(
         self,
@@ -100,13 +109,13 @@ class Conditional:
         return self
 
     def conditioning(self) -> Tensor:
-        """About the condition number of the block G^HH of each item (B,), at the datum of the latent zero in the holes.
+        """About the condition number of the block G^HH of each item (B,), at the guess or the datum of the latent zero.
 
         Exact up to 64 hidden entries, else a lower bound by 24 steps of Lanczos. `fit` refuses a partition for which
         it is above 1e6 (1e12 in double precision) for half of the items or more.
         """
         if self._condition is None:
-            self._condition = conditioning(self.flow, self.batch.filled(), self.batch.hidden)
+            self._condition = conditioning(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         return self._condition
 
     def _fit_step(
@@ -197,8 +206,8 @@ def condition(
     `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of the `same`
     coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
     `viscos.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean begins at its
-    latent, instead of at the prior's, zero. `index` (B,) numbers the items; with `seed` it keys their random numbers.
-    Raises `InputError` if the observation does not fit the flow.
+    latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index` (B,) numbers the
+    items; with `seed` it keys their random numbers. Raises `InputError` if the observation does not fit the flow.
 
     Example:
         >>> flow = viscos.flows.iresnet((2,), start="none")

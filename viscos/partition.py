@@ -132,14 +132,15 @@ def reference(flow: Flow, y: Tensor, hidden: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def maxvol(flow: Flow, y: Tensor, hidden: Tensor) -> Repartitioned:
-    """The flow with its latent parted so that |det J^OO| is large for each item.
+def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Repartitioned:
+    """The flow with its latent parted so that |det J^OO| at `point` is large for each item.
 
     By the Schur identity log|det J^OO| = log|det G^HH| − log|det G|, so the rows of G that go with the hidden columns
     are chosen: by a QR factorisation with pivoting, then by exchanges of two rows while one of them enlarges the
     determinant by a twentieth (Goreinov et al., 2010). Costs as many products as the item with most holes has hidden
     entries. Of all pairings of the two sets the one with the largest product of entries is taken, which keeps a
-    diagonal close to the block. `y` (B, …) with anything finite where `hidden`, bool (B, …).
+    diagonal close to the block. `y` (B, …) with anything finite where `hidden`, bool (B, …); `point` (B, …) is a
+    completion of it, by default the datum of the latent zero in the holes.
     """
     d, h = y[0].numel(), int(hidden.flatten(1).sum(1).max())
     if d * h > _LARGEST:
@@ -147,7 +148,7 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor) -> Repartitioned:
             f"partition=maxvol writes out {d} × {h} entries of the Jacobian of an item, which is too many; "
             "take partition=same with a flow of residual structure"
         )
-    point = reference(flow, y, hidden)
+    point = reference(flow, y, hidden) if point is None else point
     x, G = flow.linearize(point)
     columns, places, inside = hidden_columns(G, hidden, y)
     index = torch.stack([_order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
@@ -188,9 +189,9 @@ def _volume_rows(A: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def conditioning(flow: Flow, y: Tensor, hidden: Tensor) -> Tensor:
-    """About the condition number of G^HH at the reference point of each item (B,); at least it, where H is large."""
-    point = reference(flow, y, hidden)
+def conditioning(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Tensor:
+    """About the condition number of G^HH at `point` (B, …), as for `maxvol` (B,); at least it, where H is large."""
+    point = reference(flow, y, hidden) if point is None else point
     return condition_estimate(flow.linearize(point)[1], hidden, y)
 
 

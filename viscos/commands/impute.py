@@ -233,7 +233,7 @@ def _record(
         "kind": partition,
         "condition_median": float(condition.median()),
         "condition_largest": float(condition.max()),
-        "how": "condition number of G^HH at the datum of the latent zero; a lower bound above 64 hidden entries",
+        "how": "condition number of G^HH where the fit begins; a lower bound above 64 hidden entries",
     }
     record |= _bounds(trained, data, observed, chunks)
     hidden = items.known & ~observed  # where the truth is known and was not used
