@@ -1,5 +1,6 @@
 """The latent's partition by maximal volume, against brute force, dense Jacobians and quadrature."""
 
+import copy
 from itertools import combinations
 
 import numpy as np
@@ -11,9 +12,11 @@ import viscos
 from viscos.errors import InputError
 from viscos.flows import Composed, Coupling
 from viscos.flows.coupling import Mix
+from viscos.inference import complete
 from viscos.linear import Block, Matrix, condition_estimate, dense
-from viscos.partition import Repartitioned, _volume_rows, conditioning, maxvol, refuse_singular
+from viscos.partition import Repartitioned, _volume_rows, conditioning, linearised, maxvol, refuse_singular
 from viscos.rng import generator
+from viscos.roots import anderson
 
 
 def swapped(seed=0):
@@ -74,6 +77,24 @@ def test_a_repartitioned_flow_is_a_flow(name, pattern):
     assert torch.allclose(skeleton.apply(point), flow.to_latent(point), atol=1e-10)
     there = dense(Block(Matrix(dense_jacobian(flow.to_latent, point), y.shape), hidden), y)
     assert torch.allclose(dense(skeleton.inverse_block(hidden), y), torch.linalg.inv(there), atol=1e-8)
+
+
+def test_a_dear_flow_is_linearised_where_its_fit_begins():
+    """Latents stay where they were, solves take fewer evaluations, and what is fitted is the same to the tolerance."""
+    flow = flow_named("continuous, image")
+    y, hidden = data(flow), masks(tuple(flow.shape))["random"]
+    near = linearised(flow, y, hidden)
+    assert near is not flow and torch.allclose(near.to_latent(y), flow.to_latent(y), atol=1e-12)
+    assert linearised(near, y, hidden) is near and linearised(flow_named("image"), y, hidden) is not None
+    x = normal(3, *flow.shape, seed=4)
+    few, many = (complete(f, y, hidden, x, anderson(1e-9, 100)).solution for f in (near, flow))
+    assert few.converged.all() and few.evaluations.mean() < 0.8 * many.evaluations.mean()
+    cheap = copy.deepcopy(flow)
+    cheap.dear = False
+    found = [viscos.condition(f, y, ~hidden, solver=anderson(1e-10, 100), lad="exact") for f in (flow, cheap)]
+    means = [q.fit(3, samples=2, learning_rate=0.1).mean(4) for q in found]
+    assert isinstance(found[0].flow, Repartitioned) and found[1].flow is cheap
+    assert torch.allclose(*means, atol=1e-3) and not torch.allclose(means[0], found[0].mean(6), atol=1e-3)
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -14,7 +14,7 @@ from viscos.flows.bijection import Flow
 from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
-from viscos.partition import conditioning, maxvol, refuse_singular
+from viscos.partition import conditioning, linearised, maxvol, refuse_singular
 from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
 from viscos.rng import ItemGenerators, generator, item_noise
 from viscos.roots import RootFinder, anderson, newton_krylov, paper
@@ -95,6 +95,8 @@ class Conditional:
         optimizer = torch.optim.Adam(parameters, learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1)) if decay else None
         refuse_singular(self.conditioning(), self.partition)
+        if steps:
+            self.flow = linearised(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         frozen = [(p, p.requires_grad) for p in self.flow.parameters()]
         try:
             for p, _ in frozen:

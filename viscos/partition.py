@@ -8,6 +8,7 @@ any other, since a standard normal does not mind the order of its entries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from viscos.errors import InputError
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.skeleton import BlockSkeleton, Skeleton
 from viscos.linear import LinearOperator, condition_estimate, hidden_columns
+from viscos.linear.principal import longest
 from viscos.rng import Generators
 from viscos.roots import RootFinder
 from viscos.solution import Solution
@@ -142,16 +144,33 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -
     diagonal close to the block. `y` (B, …) with anything finite where `hidden`, bool (B, …); `point` (B, …) is a
     completion of it, by default the datum of the latent zero in the holes.
     """
-    d, h = y[0].numel(), int(hidden.flatten(1).sum(1).max())
+    d, h = y[0].numel(), longest(hidden.flatten(1))
     if d * h > _LARGEST:
         raise InputError(
             f"partition=maxvol writes out {d} × {h} entries of the Jacobian of an item, which is too many; "
             "take partition=same with a flow of residual structure"
         )
+    return _with_columns(flow, y, hidden, point, _order)
+
+
+@torch.no_grad()
+def linearised(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Flow:
+    """The flow with the partition that it has, and its columns at `point`, as for `maxvol`, to precondition solves.
+
+    Or the flow as it is, where it would gain little (`Flow.dear`) or the columns of all items are too many.
+    """
+    if not flow.dear or hidden.numel() * longest(hidden.flatten(1)) > _LARGEST:
+        return flow
+    return _with_columns(flow, y, hidden, point, lambda columns, H, inside: torch.arange(len(columns)))
+
+
+def _with_columns(
+    flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None, order: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Repartitioned:
     point = reference(flow, y, hidden) if point is None else point
     x, G = flow.linearize(point)
     columns, places, inside = hidden_columns(G, hidden, y)
-    index = torch.stack([_order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
+    index = torch.stack([order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
     ordered = columns.gather(1, index.unsqueeze(2).expand_as(columns))
     return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside))
 

@@ -38,6 +38,9 @@ class Flow(nn.Module):
     """Shape of an item, if the flow has a fixed one."""
     dense_below = 1024
     """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
+    dear = False
+    """Whether an evaluation costs so much, and the skeleton says so little, that a fit is worth the columns of G that
+    belong to H at the point where it begins; they precondition its solves."""
     matches = False
     """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
 

@@ -187,6 +187,7 @@ class Continuous(Composed):
     """
 
     matches = True
+    dear = True
     dense_below = 100  # a product costs as much as sixteen passes of the network
 
     def __init__(
