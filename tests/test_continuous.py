@@ -233,6 +233,23 @@ def test_estimates_of_the_log_determinant():
     assert within(found, truth, slack=1e-4).all()
 
 
+@pytest.mark.parametrize("slope", [0.3, 3.0])
+def test_the_log_determinant_of_a_steep_step(slope):
+    """Where its series diverges, by Lanczos quadrature."""
+    A = slope * torch.linalg.qr(normal(12, 12, seed=3))[0]
+
+    class Linear(Velocity):
+        def forward(self, z, t):
+            return z @ A.T
+
+    step, y = Step(Linear(), 0.0, 1.0, "euler"), normal(2, 12)
+    step.value_exact_below = 0
+    _, G = step.linearize(y)
+    found = torch.stack([step.estimate(G, y, generator(k, "probe")) for k in range(200)])
+    truth = torch.linalg.slogdet(torch.eye(12, dtype=F64) + A)[1].expand(2)
+    assert within(found, truth, slack=1e-3).all()
+
+
 def test_random_numbers_do_not_depend_on_how_a_batch_is_cut():
     like = torch.empty(6, 2, dtype=F64)
     for draw in (uniform, standard_normal):

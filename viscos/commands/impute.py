@@ -135,6 +135,11 @@ def _complete(
     guess = None
     if cfg["start"] == "gaussian" and trained.baseline is not None and posterior is not trained.model.posterior:
         guess = trained.baseline.conditional(values, observed).to(batch.values)
+    if cfg["partition"] == "maxvol" or (trained.model.flow.dear and cfg["steps"]):
+        most = int((~observed).flatten(1).sum(1).max())
+        print(
+            f"linearising the flow for {len(rows)} items, one product for each hidden entry: up to {most}", flush=True
+        )
     conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"], guess)
     before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:

@@ -16,7 +16,7 @@ from viscos.flows.layer import Layer
 from viscos.flows.networks import Velocity, velocity
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
-from viscos.linear import IdentityPlus, LinearOperator, exact_value
+from viscos.linear import IdentityPlus, LinearOperator, exact_value, lanczos_value
 from viscos.rng import Generators, standard_normal, uniform
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver
@@ -63,6 +63,9 @@ METHODS = {
     "midpoint": RungeKutta(((), (1 / 2,)), (0.0, 1.0)),
     "rk4": RungeKutta(((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),  # Kutta (1901)
 }
+
+
+_CONTRACTS = 0.05  # |∇hᵏ v| / |v| after the last term, above which a step's series is not to be trusted
 
 
 class Step(Layer):
@@ -115,11 +118,13 @@ class Step(Layer):
         return x, IdentityPlus(_Increment(stages, self.method, self.end - self.start, y.shape))
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
-        """Exactly up to `value_exact_below` entries, else by the series."""
+        """Exactly up to `value_exact_below` entries, else by the series; by Lanczos quadrature where it cannot be cut."""
         if like[0].numel() <= self.value_exact_below:
             return exact_value(G, like)
         assert isinstance(G, IdentityPlus)
-        return self.series.value(G.part, like, generator)
+        value, rest = self.series.value_and_rest(G.part, like, generator)
+        steep = ~(rest < _CONTRACTS)
+        return torch.where(steep, lanczos_value(G, like, generator), value) if bool(steep.any()) else value
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:

@@ -46,7 +46,11 @@ class Series:
 
     def value(self, A: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
         """An estimate of log det(I + A) (B,), without a gradient."""
-        total = like.new_zeros(len(like))
+        return self.value_and_rest(A, like, generator)[0]
+
+    def value_and_rest(self, A: LinearOperator, like: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+        """The estimate, and the largest |(Aᵀ)^k v| / |v| after the last term (B,), which is large if A contracts not."""
+        total, rest = like.new_zeros(len(like)), like.new_zeros(len(like))
         for _ in range(self.count):
             v = rademacher(like, generator)
             w, sign = v, 1.0
@@ -54,7 +58,8 @@ class Series:
                 w = A.rmv(w)
                 total += sign * weight / k * item_dot(w, v) / self.count
                 sign = -sign
-        return total
+            rest = torch.maximum(rest, (item_dot(w, w) / item_dot(v, v)).sqrt())
+        return total, rest
 
     def probes(self, A: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs (v, u) such that E[uᵀ (∇A) v] = ∇ log det(I + A)."""
