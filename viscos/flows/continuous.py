@@ -118,7 +118,7 @@ class Step(Layer):
         return x, IdentityPlus(_Increment(stages, self.method, self.end - self.start, y.shape))
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
-        """Exactly up to `value_exact_below` entries, else by the series; by Lanczos quadrature where it cannot be cut."""
+        """Exactly up to `value_exact_below` entries, else by the series; by Lanczos where that cannot be cut."""
         if like[0].numel() <= self.value_exact_below:
             return exact_value(G, like)
         assert isinstance(G, IdentityPlus)

@@ -49,7 +49,7 @@ class Series:
         return self.value_and_rest(A, like, generator)[0]
 
     def value_and_rest(self, A: LinearOperator, like: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
-        """The estimate, and the largest |(Aᵀ)^k v| / |v| after the last term (B,), which is large if A contracts not."""
+        """The estimate, and |(Aᵀ)^k v| / |v| after the last term, the largest of all probes (B,): what is cut off."""
         total, rest = like.new_zeros(len(like)), like.new_zeros(len(like))
         for _ in range(self.count):
             v = rademacher(like, generator)
