@@ -47,8 +47,8 @@ class Conditional:
         self.partition = partition
         check_partition(partition, posterior)
         self._point = None if guess is None else self._completed(guess)
-        if partition == "maxvol":
-            self.flow = maxvol(flow, batch.filled(), batch.hidden, self._point)
+        prepare = maxvol if partition == "maxvol" else linearised
+        self.flow = prepare(flow, batch.filled(), batch.hidden, self._point)
         if self._point is not None:
             self._begin_at(self._point)
         self._condition: Tensor | None = None
@@ -95,8 +95,6 @@ class Conditional:
         optimizer = torch.optim.Adam(parameters, learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1)) if decay else None
         refuse_singular(self.conditioning(), self.partition)
-        if steps:
-            self.flow = linearised(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         frozen = [(p, p.requires_grad) for p in self.flow.parameters()]
         try:
             for p, _ in frozen:

@@ -135,7 +135,7 @@ def _complete(
     guess = None
     if cfg["start"] == "gaussian" and trained.baseline is not None and posterior is not trained.model.posterior:
         guess = trained.baseline.conditional(values, observed).to(batch.values)
-    if cfg["partition"] == "maxvol" or (trained.model.flow.dear and cfg["steps"]):
+    if cfg["partition"] == "maxvol" or trained.model.flow.dear:
         most = int((~observed).flatten(1).sum(1).max())
         print(
             f"linearising the flow for {len(rows)} items, one product for each hidden entry: up to {most}", flush=True

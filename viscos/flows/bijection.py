@@ -39,8 +39,8 @@ class Flow(nn.Module):
     dense_below = 1024
     """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
     dear = False
-    """Whether an evaluation costs so much, and the skeleton says so little, that a fit is worth the columns of G that
-    belong to H at the point where it begins; they precondition its solves."""
+    """Whether an evaluation costs so much, and the skeleton says so little, that conditioning is worth the columns of G
+    that belong to H at the point where a fit begins; they precondition its solves."""
     matches = False
     """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
 
