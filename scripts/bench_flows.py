@@ -14,7 +14,6 @@ import torch
 from viscos.bench import product_row, solver_row
 from viscos.commands.common import load_data, make_masks
 from viscos.conditional import SOLVERS
-from viscos.data.scaling import standardised
 from viscos.partition import maxvol
 from viscos.trained import load
 
@@ -26,7 +25,7 @@ def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> 
     flow, name = trained.model.flow, str(trained.cfg["flow"]["_target_"]).rpartition(".")[2]
     if trained.cfg["flow"].get("implicit"):
         name = "implicit"
-    test = standardised(load_data(trained.cfg["dataset"], "test", items), trained.scaling)
+    test = trained.standardised(load_data(trained.cfg["dataset"], "test", items))
     values, cells = test.values.nan_to_num(0), list[str]()
     for rate in rates:
         mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}

@@ -14,7 +14,15 @@ from viscos.flows import Composed, Coupling
 from viscos.flows.coupling import Mix
 from viscos.inference import complete
 from viscos.linear import Block, Matrix, condition_estimate, dense
-from viscos.partition import Repartitioned, _volume_rows, conditioning, linearised, maxvol, refuse_singular
+from viscos.partition import (
+    Repartitioned,
+    _volume_rows,
+    conditioning,
+    linearised,
+    maxvol,
+    refuse_singular,
+    worth_linearising,
+)
 from viscos.rng import generator
 from viscos.roots import anderson
 
@@ -90,6 +98,7 @@ def test_a_dear_flow_is_linearised_where_its_fit_begins():
     x = normal(3, *flow.shape, seed=4)
     few, many = (complete(f, y, hidden, x, anderson(1e-9, 100)).solution for f in (near, flow))
     assert few.converged.all() and few.evaluations.mean() < 0.8 * many.evaluations.mean()
+    assert worth_linearising(flow, hidden) and not worth_linearising(flow, torch.ones(9, 1, 80, 80, dtype=torch.bool))
     cheap = copy.deepcopy(flow)
     cheap.dear = False
     found = [viscos.condition(f, y, ~hidden, solver=anderson(1e-10, 100), lad="exact") for f in (flow, cheap)]

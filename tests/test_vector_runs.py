@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -285,6 +286,17 @@ def test_bench_takes_vectors(table):
         record = json.loads((ran("bench", *data, *words) / "bench.json").read_text())
         assert [row["missing"] for row in record["solvers"]] == ["50 %"] and record["solvers"][0]["converged"] == 1
         assert record["step"]["missing"] == 0.5
+
+
+def test_flows_side_by_side(moons, capsys, monkeypatch):
+    """scripts/bench_flows.py: a line of figures for each run, with the partition that was asked for."""
+    script = Path(__file__).parent.parent / "scripts" / "bench_flows.py"
+    words = [str(moons), f"{moons}:maxvol", "--rates", "0.5", "--items", "4", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    runpy.run_path(str(script), run_name="__main__")
+    heads, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[1] for row in rows] == ["same", "maxvol"] and all(len(row) == len(heads) for row in rows)
+    assert all(float(row[2]) >= 1 and row[4] == "0 %" for row in rows)  # evaluations, failed
 
 
 def test_bench_of_a_coupling_and_of_a_flow_that_is_matched():

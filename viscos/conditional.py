@@ -57,6 +57,8 @@ class Conditional:
 
     def _completed(self, guess: Tensor) -> Tensor:
         """The observation with the guess in its holes (B, …)."""
+        if not isinstance(self.posterior, PerItem):
+            raise InputError("an inference network has a guess of its own; leave guess out")
         values = self.batch.values
         if guess.shape != values.shape or guess.dtype != values.dtype:
             wanted = f"{values.dtype} of shape {tuple(values.shape)}"
@@ -69,8 +71,7 @@ class Conditional:
 
     @torch.no_grad()
     def _begin_at(self, y: Tensor) -> None:
-        if not isinstance(self.posterior, PerItem):
-            raise InputError("an inference network has a guess of its own; leave guess out")
+        assert isinstance(self.posterior, PerItem)  # else the guess was refused
         self.posterior.center(self.flow.to_latent(y))
 
     def fit(

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from viscos.errors import InputError
 from viscos.flows.bijection import Flow, FlowJacobian
-from viscos.flows.skeleton import BlockSkeleton, Skeleton
-from viscos.linear import LinearOperator, condition_estimate, hidden_columns
+from viscos.flows.skeleton import BlockSkeleton, Skeleton, inverse_or_pseudo
+from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
 from viscos.rng import Generators
 from viscos.roots import RootFinder
@@ -47,6 +47,8 @@ class Partition:
     """The flat coordinates of these columns (B, h), int64."""
     inside: Tensor
     """True where a column is one of H (B, h), bool."""
+    inverse: Tensor
+    """That of the block of G on H there, or its pseudo-inverse (B, h, h): one for all draws of an item."""
 
     def select(self, index: Tensor) -> Partition:
         """That of the items at `index`."""
@@ -92,7 +94,7 @@ class Repartitioned(Flow):
     def skeleton(self, y: Tensor) -> Skeleton:
         """The flow linearised at the partition's reference, in the directions of H."""
         p = self.partition
-        return BlockSkeleton(p.columns, p.places, p.inside, p.latent, p.reference)
+        return BlockSkeleton(p.columns, p.places, p.inside, p.latent, p.reference, p.inverse)
 
     def select(self, index: Tensor) -> Flow:
         return Repartitioned(self.flow, self.partition.select(index))
@@ -153,13 +155,18 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -
     return _with_columns(flow, y, hidden, point, _order)
 
 
+def worth_linearising(flow: Flow, hidden: Tensor) -> bool:
+    """Whether the solves of a flow gain by its columns (`Flow.dear`), and those of all items can be kept."""
+    return flow.dear and hidden.numel() * longest(hidden.flatten(1)) <= _LARGEST
+
+
 @torch.no_grad()
 def linearised(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Flow:
     """The flow with the partition that it has, and its columns at `point`, as for `maxvol`, to precondition solves.
 
-    Or the flow as it is, where it would gain little (`Flow.dear`) or the columns of all items are too many.
+    Or the flow as it is, where `worth_linearising` says no.
     """
-    if not flow.dear or hidden.numel() * longest(hidden.flatten(1)) > _LARGEST:
+    if not worth_linearising(flow, hidden):
         return flow
     return _with_columns(flow, y, hidden, point, lambda columns, H, inside: torch.arange(len(columns)))
 
@@ -172,7 +179,8 @@ def _with_columns(
     columns, places, inside = hidden_columns(G, hidden, y)
     index = torch.stack([order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
     ordered = columns.gather(1, index.unsqueeze(2).expand_as(columns))
-    return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside))
+    inverse = inverse_or_pseudo(block_of(ordered, places, inside))
+    return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside, inverse))
 
 
 def _order(columns: Tensor, H: Tensor, inside: Tensor) -> Tensor:

@@ -26,8 +26,9 @@ from viscos.data.masks import mask_hash
 from viscos.data.table import Rows, read_rows
 from viscos.errors import InputError
 from viscos.inference import Completions
+from viscos.linear.principal import longest
 from viscos.metrics.rmse import RMSE
-from viscos.partition import refuse_singular
+from viscos.partition import refuse_singular, worth_linearising
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
 from viscos.rng import item_noise
@@ -135,11 +136,9 @@ def _complete(
     guess = None
     if cfg["start"] == "gaussian" and trained.baseline is not None and posterior is not trained.model.posterior:
         guess = trained.baseline.conditional(values, observed).to(batch.values)
-    if cfg["partition"] == "maxvol" or trained.model.flow.dear:
-        most = int((~observed).flatten(1).sum(1).max())
-        print(
-            f"linearising the flow for {len(rows)} items, one product for each hidden entry: up to {most}", flush=True
-        )
+    if cfg["partition"] == "maxvol" or worth_linearising(trained.model.flow, batch.hidden):
+        most = longest(batch.hidden.flatten(1))
+        print(f"linearising the flow for {len(rows)} items, a product for each hidden entry, up to {most}", flush=True)
     conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"], guess)
     before, first_bound, began = None, None, time.monotonic()
     if posterior is not trained.model.posterior:

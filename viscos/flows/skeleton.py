@@ -21,7 +21,6 @@ from viscos.linear import (
     Matrix,
     PrincipalInverse,
     SharedSymmetric,
-    block_of,
     dense,
 )
 from viscos.linear.principal import longest
@@ -87,7 +86,7 @@ class DenseSkeleton:
         """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
         H = hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], self.G, torch.diag_embed((~H).to(self.G.dtype)))
-        return Matrix(_inverse(padded), hidden.shape)
+        return Matrix(inverse_or_pseudo(padded), hidden.shape)
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,8 @@ class BlockSkeleton:
     """(B, …)."""
     y: Tensor
     """(B, …); where y₀ is observed, y must be the same."""
+    inverse: Tensor
+    """(B, h, h), that of the block on H."""
 
     def apply(self, y: Tensor) -> Tensor:
         """The map (B, …)."""
@@ -110,8 +111,8 @@ class BlockSkeleton:
         return self.x + (self.columns @ moved.unsqueeze(-1)).view_as(y)
 
     def inverse_block(self, hidden: Tensor) -> LinearOperator:
-        """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
-        return _Scattered(_inverse(block_of(self.columns, self.places, self.inside)), self.places, hidden.shape)
+        """The inverse of the block on H, as an operator."""
+        return _Scattered(self.inverse, self.places, hidden.shape)
 
 
 class _Scattered(LinearOperator):
@@ -135,7 +136,7 @@ class _Scattered(LinearOperator):
         return _Scattered(self.matrix[index], self.places[index], torch.Size((len(index), *self.shape[1:])))
 
 
-def _inverse(blocks: Tensor) -> Tensor:
+def inverse_or_pseudo(blocks: Tensor) -> Tensor:
     """The inverses (B, h, h), and pseudo-inverses where there is none."""
     inverse, info = torch.linalg.inv_ex(blocks)
     sane = (info == 0) & torch.isfinite(inverse).flatten(1).all(1)
