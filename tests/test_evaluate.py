@@ -109,7 +109,8 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz"
+        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
+        "energy", "coverage", "spread_skill",
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
@@ -123,6 +124,35 @@ def test_what_the_record_says(measured):
     assert 0 < solver["residual"] <= 1e-5 and solver["evaluations"] > 1
     assert 0 < record["lipschitz"] < 1
     json.dumps(record, allow_nan=False)
+
+
+def test_scores_are_of_the_first_draws_of_pairs(model, measured):
+    """Two of four draws: with their own noise, each is of another pair."""
+    record, hidden = measured[0], ~OBSERVED
+    y, z = completions(model).draws[::2].clamp(0, 1).double()
+    each = []
+    for a, b, t, h in zip(y, z, TEST.values, hidden, strict=True):
+        each.append(float((a - t)[h].norm() + (b - t)[h].norm() - (a - b)[h].norm()) / 2)
+    for metric in ("energy", "coverage", "spread_skill"):
+        assert record[metric].keys() == {"draw", "gaussian_draw"}
+        assert record[metric]["draw"]["drawn"].startswith("independent draws: the first of each antithetic pair")
+        for row in record[metric].values():
+            assert row["items"] == N and row["draws"] == 2 and row["failed_draws_left_out"] == 0
+    assert record["energy"]["draw"]["value"] == pytest.approx(sum(each) / N, rel=1e-3)
+    variance, error = ((y - z) ** 2 / 2)[hidden].sum(), (((y + z) / 2 - TEST.values) ** 2)[hidden].sum()
+    assert record["spread_skill"]["draw"]["value"] == pytest.approx(float((1.5 * variance / error).sqrt()), rel=1e-3)
+    inside = (torch.minimum(y, z) <= TEST.values) & (TEST.values <= torch.maximum(y, z))
+    row = record["coverage"]["draw"]
+    assert row["nominal"] == pytest.approx(1 / 3) and row["value"] == pytest.approx(
+        float(inside[hidden].double().mean())
+    )
+
+
+def test_one_independent_draw_has_no_scores(model):
+    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, draws=2), baseline=GAUSSIAN)
+    assert not record.keys() & {"energy", "coverage", "spread_skill"} and record["draws"] == 2
+    plain, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL)
+    assert plain["energy"].keys() == {"draw"}
 
 
 def test_the_same_seed_gives_the_same_record(model, measured):
@@ -205,6 +235,10 @@ def test_a_failed_solve_is_left_out_and_counted(model):
     assert record["rmse"]["mean"]["failed_items_left_out"] == int(failed.sum())
     assert record["rmse"]["mean"]["items"] == record["accuracy"]["items"] == N - int(failed.sum())
     assert record["rmse"]["gaussian_mean"]["items"] == record["fid"]["real"]["items"] == N
+    assert (
+        record["energy"]["draw"]["items"] == N - int(failed.sum()) and record["energy"]["gaussian_draw"]["items"] == N
+    )
+    assert record["energy"]["draw"]["failed_items_left_out"] == int(failed.sum())
     for kind in ("draw", "mean"):
         row = record["fid"][kind]
         assert row["items"] == N - int(failed.sum()) and row["failed_items_left_out"] == int(failed.sum())

@@ -17,6 +17,7 @@ from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
 from viscos.metrics.accuracy import Accuracy
+from viscos.metrics.baseline import add_completions, add_gaussian
 from viscos.metrics.judge import Judge
 from viscos.metrics.tally import Tally
 from viscos.model import Model
@@ -120,13 +121,13 @@ class _Completion:
 
     @torch.no_grad()
     def _measure(self, batch: Incomplete, done: Completions) -> None:
-        rows, ok = batch.index.cpu(), done.ok.cpu()
+        rows = batch.index.cpu()
         hidden = batch.hidden.cpu() & self.test.known[rows]  # where nobody knows the truth there is no error
-        self.tally.update("mean", done.mean().cpu(), hidden, rows, ok.any(0))
-        self.tally.update("draw", done.draws[0].cpu(), hidden, rows, ok[0])
+        add_completions(self.tally, done, hidden, rows)
         if self.baseline is not None:
-            for kind, completed in _baselines(self.baseline, batch.to("cpu"), self.protocol.seed).items():
-                self.tally.update(kind, completed, hidden, rows)
+            naive = self.baseline.mean.view(1, *self.test.shape)
+            self.tally.update("mean_imputation", batch.to("cpu").filled(naive), hidden, rows)
+            add_gaussian(self.tally, self.baseline, batch.to("cpu"), hidden, self.protocol.seed, done)
         self.tally.update_truth(rows)
         prediction = None
         if isinstance(self.model.posterior, Amortised):
@@ -160,17 +161,6 @@ class _Completion:
         if self.accuracy.count:
             record["accuracy"] = self.accuracy.record()
         return record
-
-
-def _baselines(gaussian: Gaussian, batch: Incomplete, seed: int) -> dict[str, Tensor]:
-    """Completions (B, …) that need no flow, by the names that they have in the record."""
-    values, observed = batch.values, batch.observed
-    noise = item_noise(seed, batch.index, 1, values.shape[1:], values)[0]
-    return {
-        "mean_imputation": batch.filled(gaussian.mean.view(1, *values.shape[1:])),
-        "gaussian_mean": gaussian.conditional(values, observed),
-        "gaussian_draw": gaussian.conditional_sample(values, observed, noise),
-    }
 
 
 def _bound(

@@ -27,11 +27,11 @@ from viscos.data.table import Rows, read_rows
 from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.linear.principal import longest
-from viscos.metrics.rmse import RMSE
+from viscos.metrics.baseline import add_completions, add_gaussian
+from viscos.metrics.tally import Tally
 from viscos.partition import refuse_singular, worth_linearising
 from viscos.posteriors import Posterior
 from viscos.report.board import Log
-from viscos.rng import item_noise
 from viscos.solution import Solution
 from viscos.trained import Trained, load
 
@@ -243,22 +243,13 @@ def _record(
     hidden = items.known & ~observed  # where the truth is known and was not used
     if not bool(hidden.any()):
         return record
-    record["rmse"] = {
-        "mean": _rmse(data, hidden, done.mean(), done.ok.any(0)),
-        "draw": _rmse(data, hidden, done.draws[0], done.ok[0]),
-    }
-    before = _before(chunks)
+    rows, before, tally = torch.arange(len(data)), _before(chunks), Tally(data, "the items are too few")
+    add_completions(tally, done, hidden, rows)
     if before is not None:
-        record["rmse"]["first_iteration_draw"] = _rmse(data, hidden, before.draws[0], before.ok[0])
+        tally.update("first_iteration_draw", before.draws[0].cpu(), hidden, rows, before.ok[0].cpu())
     if trained.baseline is not None:
-        noise = item_noise(seed, torch.arange(len(data)), 1, data.shape, data.values)[0]
-        record["rmse"] |= {
-            "gaussian_mean": _rmse(data, hidden, trained.baseline.conditional(data.values, observed), None),
-            "gaussian_draw": _rmse(
-                data, hidden, trained.baseline.conditional_sample(data.values, observed, noise), None
-            ),
-        }
-    return record
+        add_gaussian(tally, trained.baseline, incomplete(data.values, observed, rows), hidden, seed, done)
+    return record | {metric: figures for metric, figures in tally.record().items() if metric != "fid"}
 
 
 def _bounds(trained: Trained, data: Data, observed: Tensor, chunks: list[_Chunk]) -> dict[str, Any]:
@@ -279,12 +270,6 @@ def _bounds(trained: Trained, data: Data, observed: Tensor, chunks: list[_Chunk]
     small = data.values[0].numel() <= trained.model.flow.dense_below
     how = "log-determinants written out" if small else "log-determinants by one probe each, unless H is small"
     return {"bound": bound | {"items": int(known.sum()), "draws": 2, "unit": unit, "how": how}}
-
-
-def _rmse(data: Data, hidden: Tensor, completed: Tensor, ok: Tensor | None) -> dict[str, Any]:
-    rmse = RMSE(data.units)
-    rmse.update(completed.cpu(), data.values, hidden, None if ok is None else ok.cpu())
-    return rmse.record()
 
 
 def _save(run_dir: Path, trained: Trained, items: _Items, before: Completions | None, done: Completions) -> list[str]:

@@ -57,7 +57,7 @@ class RMSE:
         Raises `InputError` if shapes or dtypes do not fit, if a hidden truth is not finite or, of an image, outside
         [0, 1], or if an item that is said to be ok has a completion that is not finite.
         """
-        _check(completed, truth, hidden, self.units)
+        check_batch(completed, truth, hidden, self.units)
         ok = item_mask(ok, len(truth), truth.device)
         hidden, truth, completed = hidden.flatten(1), truth.flatten(1), completed.flatten(1)
         broken = (~torch.isfinite(completed) & hidden).any(1) & ok
@@ -144,7 +144,8 @@ def item_mask(ok: Tensor | None, n: int, device: torch.device) -> Tensor:
     return ok.to(device)
 
 
-def _check(completed: Tensor, truth: Tensor, hidden: Tensor, units: Units) -> None:
+def check_batch(completed: Tensor, truth: Tensor, hidden: Tensor, units: Units) -> None:
+    """Refuses, by `InputError`, a batch whose shapes or dtypes do not fit, or a hidden truth that cannot be one."""
     if not completed.shape == truth.shape == hidden.shape or truth.dim() < 2:
         shapes = f"{tuple(completed.shape)}, {tuple(truth.shape)} and {tuple(hidden.shape)}"
         raise InputError(f"completed, truth and hidden have shapes {shapes}; give the same shape (B, …) to all three")

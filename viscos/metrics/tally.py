@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from viscos.data.items import Data
+from viscos.metrics.calibration import INDEPENDENT, Scores, varying
 from viscos.metrics.judge import Judge, Verdict
 from viscos.metrics.rmse import RMSE
 
@@ -15,7 +16,7 @@ TRUTH = "real"
 
 
 class Tally:
-    """RMSE, FID and accuracy of each kind of completion, by its name, gathered batch by batch.
+    """RMSE, FID and accuracy of each kind of completion, by its name, and scores of draws, gathered batch by batch.
 
     `judge` may be the reason why there is none.
     """
@@ -24,6 +25,8 @@ class Tally:
         self.test, self.judge = test, judge
         self.rmse: dict[str, RMSE] = {}
         self.verdicts: dict[str, Verdict] = {}
+        self.scores: dict[str, Scores] = {}
+        self._varies = varying(test)
         known = not isinstance(judge, str) and judge.extractor.classifies == test.name
         self._labels = test.labels if known else None
 
@@ -32,6 +35,17 @@ class Tally:
         self.rmse.setdefault(kind, RMSE(self.test.units)).update(completed, self.test.values[rows], hidden, ok)
         self._show(kind, completed, rows, ok)
 
+    def update_draws(
+        self, kind: str, draws: Tensor, hidden: Tensor, rows: Tensor, ok: Tensor | None = None, drawn: str = INDEPENDENT
+    ) -> None:
+        """Adds independent draws (K, B, …) of the test items `rows` (B,), where they are `ok` (K, B).
+
+        One draw alone has no scores. `drawn` says in words where the draws are from.
+        """
+        if len(draws) > 1:
+            mine = self.scores.setdefault(kind, Scores(self.test.units, self._varies, drawn))
+            mine.update(draws, self.test.values[rows], hidden, ok)
+
     def update_truth(self, rows: Tensor) -> None:
         """Adds the complete test items `rows` (B,)."""
         self._show(TRUTH, self.test.values[rows], rows, None)
@@ -39,6 +53,9 @@ class Tally:
     def record(self) -> dict[str, Any]:
         """The figures and how they were computed; plain."""
         record: dict[str, Any] = {"rmse": {kind: rmse.record() for kind, rmse in self.rmse.items()}}
+        for kind, scores in self.scores.items():
+            for metric, figures in scores.records().items():
+                record.setdefault(metric, {})[kind] = figures
         if isinstance(self.judge, str):
             return record | {"fid": {"reason": self.judge}}
         record["fid"] = {kind: verdict.fid_record() for kind, verdict in self.verdicts.items()}

@@ -1,0 +1,326 @@
+"""Energy score, coverage, and spread over skill: brute force, closed forms, and draws of the truth's own law."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import normal
+
+from viscos.batch import incomplete
+from viscos.data.datasets import Images
+from viscos.data.items import OWN, PIXELS
+from viscos.data.vectors import Vectors
+from viscos.errors import InputError
+from viscos.gaussian import Gaussian
+from viscos.metrics.baseline import gaussian_draws
+from viscos.metrics.calibration import Scores, first_of_pairs, varying
+from viscos.metrics.tally import Tally
+from viscos.rng import item_noise
+
+quick = settings(max_examples=25, deadline=None)
+NAN = float("nan")
+
+
+def scores(draws, truth, hidden=None, ok=None, varies=None, units=OWN):
+    found = Scores(units, torch.ones(truth.shape[1:], dtype=torch.bool) if varies is None else varies)
+    found.update(draws, truth, torch.ones_like(truth, dtype=torch.bool) if hidden is None else hidden, ok)
+    return found
+
+
+def figures(found):
+    return [found.energy.value, found.coverage.value, found.spread_skill.value]
+
+
+def problem(k, n=5, d=6, seed=0):
+    """Draws, truth and mask; an item has at least one hole."""
+    hidden = normal(n, d, seed=seed + 2) < 0.3
+    hidden[:, 0] = True
+    return normal(k, n, d, seed=seed), 1.5 * normal(n, d, seed=seed + 1), hidden
+
+
+# ------------------------------------------------------------------------------------------------- against plain loops
+
+
+def energy_by_loops(draws, truth, hidden, ok):
+    each = []
+    for i in range(len(truth)):
+        mine = [y[i][hidden[i]] for k, y in enumerate(draws) if ok[k, i]]
+        if len(mine) < 2 or not hidden[i].any():
+            continue
+        far = sum(float((y - truth[i][hidden[i]]).norm()) for y in mine) / len(mine)
+        pairs = [float((a - b).norm()) for a, b in itertools.permutations(mine, 2)]
+        each.append(far - sum(pairs) / len(pairs) / 2)
+    return torch.tensor(each, dtype=torch.float64)
+
+
+def spread_skill_by_loops(draws, truth, hidden, ok):
+    spread, skill = [], []
+    for i, j in hidden.nonzero().tolist():
+        mine = torch.stack([y[i, j] for k, y in enumerate(draws) if ok[k, i]])
+        if len(mine) >= 2:
+            spread.append((1 + 1 / len(mine)) * float(mine.var()))
+            skill.append(float((mine.mean() - truth[i, j]) ** 2))
+    return math.sqrt(sum(spread) / len(spread)) / math.sqrt(sum(skill) / len(skill))
+
+
+def coverage_by_loops(draws, truth, hidden, ok, varies):
+    """By sorting, one entry at a time: the widest intervals in and around the central 90 %, in parts."""
+    hits, wanted = [], []
+    for i, j in hidden.nonzero().tolist():
+        mine = sorted(float(y[i, j]) for k, y in enumerate(draws) if ok[k, i])
+        k, t = len(mine), float(truth[i, j])
+        if k < 2 or not varies[j]:
+            continue
+        inside = {m: mine[m - 1] <= t <= mine[k - m] for m in range(1, k // 2 + 1)}
+        nominal = {m: (k + 1 - 2 * m) / (k + 1) for m in inside}
+        outer = max((m for m in inside if nominal[m] >= 0.9 - 1e-12), default=1)
+        share = (nominal[outer] - 0.9) * (k + 1) / 2 if nominal[outer] > 0.9 + 1e-12 else 0.0
+        hits.append((1 - share) * inside[outer] + (share * inside[outer + 1] if share else 0))
+        wanted.append(min(0.9, nominal[1]))
+    return sum(hits) / len(hits), sum(wanted) / len(wanted)
+
+
+@pytest.mark.parametrize("k", [2, 3, 8, 19, 25, 40])
+def test_against_loops_with_failed_draws_and_holes(k):
+    draws, truth, hidden = problem(k, n=7)
+    truth = truth * 1.2
+    hidden[3] = False
+    ok = normal(k, 7, seed=9) < 0.8
+    ok[:, :2] = True
+    ok[1:, 2] = False  # one draw or none
+    draws = torch.where(ok.unsqueeze(-1), draws, NAN)
+    varies = torch.tensor([True, True, False, True, True, True])
+    found = scores(draws, truth, hidden, ok, varies)
+    each = energy_by_loops(draws, truth, hidden, ok)
+    assert found.energy.value == pytest.approx(float(each.mean()), rel=1e-12)
+    assert found.energy.standard_error == pytest.approx(float(each.std() / len(each) ** 0.5), rel=1e-9)
+    assert found.spread_skill.value == pytest.approx(spread_skill_by_loops(draws, truth, hidden, ok), rel=1e-12)
+    coverage, nominal = coverage_by_loops(draws, truth, hidden, ok, varies)
+    assert found.coverage.value == pytest.approx(coverage, abs=1e-12)
+    assert found.nominal == pytest.approx(nominal, abs=1e-12)
+    few = ok.sum(0) < 2
+    assert found.failed == int(few.sum()) and found.nothing_hidden == int(~few[3])
+    assert found.count == 7 - found.failed - found.nothing_hidden
+    counted = ~few & hidden.any(1)
+    assert found.failed_draws == int((~ok[:, counted]).sum())
+    record = found.records()
+    json.dumps(record, allow_nan=False)
+    assert record["coverage"]["entries"] == int((hidden & varies & counted[:, None]).sum())
+    assert record["energy"]["items"] == found.count and record["energy"]["draws"] == k
+
+
+def test_batches_add_up():
+    draws, truth, hidden = problem(4, n=9)
+    whole = scores(draws, truth, hidden)
+    parts = Scores(OWN, torch.ones(6, dtype=torch.bool))
+    for rows in torch.arange(9).split(4):
+        parts.update(draws[:, rows], truth[rows], hidden[rows])
+    assert parts.records() == {
+        metric: {key: pytest.approx(value) if isinstance(value, float) else value for key, value in row.items()}
+        for metric, row in whole.records().items()
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- closed forms
+
+
+def test_energy_score_of_gaussian_draws():
+    """E |y − t| − ½ E |y − y'| = 2 φ(t) + t (2 Φ(t) − 1) − 1/√π for standard normal y, at any number of draws."""
+    law = torch.distributions.Normal(0.0, 1.0)
+    for t in (0.0, 1.3):
+        exact = (
+            2 * math.exp(float(law.log_prob(torch.tensor(t))))
+            + t * (2 * float(law.cdf(torch.tensor(t))) - 1)
+            - math.pi**-0.5
+        )
+        for k in (2, 5):
+            found = scores(normal(k, 20000, 1, seed=k), torch.full((20000, 1), t, dtype=torch.float64)).energy
+            assert abs(found.value - exact) < 4 * found.standard_error and found.standard_error < 0.01
+
+
+@pytest.mark.parametrize("k", [2, 8, 16, 32])
+def test_draws_of_the_truths_own_law(k):
+    """Skewed and of another scale for each entry: nothing here is about normal distributions."""
+    n, d = 3000, 4
+    scale = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    centre = normal(n, d, seed=5)
+    y, t = (centre + scale * normal(m, n, d, seed=40 + k + m).exp() for m in (k, 1))
+    found = scores(y, t[0])
+    level = min(0.9, (k - 1) / (k + 1))
+    assert found.nominal == pytest.approx(level)
+    assert abs(found.coverage.value - level) < 4 * found.coverage.standard_error < 0.04
+    y, t = (centre + scale * normal(m, n, d, seed=40 + k + m) for m in (k, 1))  # a mean of squares that settles sooner
+    found = scores(y, t[0])
+    assert abs(found.spread_skill.value - 1) < 4 * found.spread_skill.standard_error < 0.1
+    assert abs(found.coverage.value - level) < 4 * found.coverage.standard_error
+
+
+@pytest.mark.parametrize(("factor", "covered"), [(0.5, "less"), (2.0, "more")])
+def test_draws_that_are_too_sure_or_not_sure_enough(factor, covered):
+    n, k = 2000, 19
+    truth, draws = normal(n, 2, seed=1), normal(k, n, 2, seed=2)
+    right, wrong = scores(draws, truth), scores(factor * draws, truth)
+    assert (wrong.coverage.value < 0.7) if covered == "less" else (wrong.coverage.value > 0.97)
+    # (1 + 1/K) f² over 1 + f²/K
+    exact = math.sqrt((1 + 1 / k) * factor**2 / (1 + factor**2 / k))
+    assert wrong.spread_skill.value == pytest.approx(exact, abs=4 * wrong.spread_skill.standard_error)
+    assert wrong.energy.value > right.energy.value + 2 * right.energy.standard_error
+
+
+def test_antithetic_pairs_would_be_taken_for_worse_than_they_are():
+    """Why only one draw of each pair counts: the mean of a pair has no noise, and its spread is no sample variance."""
+    n, truth = 4000, normal(4000, 3, seed=1)
+    half = normal(8, n, 3, seed=2)
+    pairs = torch.stack([half, -half], 1).flatten(0, 1)
+    assert torch.equal(first_of_pairs(pairs), half)
+    assert torch.equal(first_of_pairs(pairs[:15]), half)
+    fair, biased = scores(first_of_pairs(pairs), truth).spread_skill, scores(pairs, truth).spread_skill
+    assert abs(fair.value - 1) < 4 * fair.standard_error
+    assert abs(biased.value - 1) > 8 * biased.standard_error
+
+
+# ------------------------------------------------------------------------------------------- invariances, by hypothesis
+
+
+@quick
+@given(st.integers(0, 10**6), st.integers(2, 21))
+def test_the_order_of_draws_and_entries_does_not_matter(seed, k):
+    draws, truth, hidden = problem(k, seed=seed)
+    order, entries = normal(k, seed=seed).argsort(), normal(6, seed=seed).argsort()
+    wanted = pytest.approx(figures(scores(draws, truth, hidden)))
+    assert figures(scores(draws[order], truth, hidden)) == wanted
+    assert figures(scores(draws[..., entries], truth[:, entries], hidden[:, entries])) == wanted
+
+
+@quick
+@given(st.integers(0, 10**6), st.floats(0.1, 10), st.floats(-5, 5))
+def test_scaling_and_shifting(seed, scale, shift):
+    draws, truth, hidden = problem(6, seed=seed)
+    energy, coverage, ratio = figures(scores(draws, truth, hidden))
+    wanted = pytest.approx([scale * energy, coverage, ratio], rel=1e-6, abs=1e-9)
+    assert figures(scores(scale * draws + shift, scale * truth + shift, hidden)) == wanted
+
+
+@quick
+@given(st.integers(0, 10**6))
+def test_what_is_not_hidden_does_not_matter(seed):
+    draws, truth, hidden = problem(5, seed=seed)
+    noise = 100 * normal(5, 5, 6, seed=seed + 7)
+    other = scores(torch.where(hidden, draws, noise), torch.where(hidden, truth, NAN), hidden)
+    assert figures(other) == figures(scores(draws, truth, hidden))
+
+
+# ------------------------------------------------------------------------------------------------- clamping and ties
+
+
+def test_images_are_clamped_and_ties_are_inside():
+    truth = torch.tensor([[0.0, 1.0, 0.5]])
+    draws = torch.tensor([[[-3.0, 1.5, 0.4]], [[-1.0, 7.0, 0.4]]])  # clamped: 0, 0 | 1, 1 | 0.4, 0.4
+    found = scores(draws, truth, units=PIXELS)
+    assert found.coverage.value == pytest.approx(2 / 3) and found.nominal == pytest.approx(1 / 3)
+    assert found.energy.value == pytest.approx(0.1, abs=1e-6) and found.spread_skill.value == 0
+    assert "clamped" in found.records()["energy"]["drawn"]
+    own = scores(draws, truth)
+    assert own.coverage.value == 0 and own.energy.value > 1 and "clamped" not in own.records()["energy"]["drawn"]
+
+
+def test_right_draws_that_gather_at_zero_cover_more_than_the_nominal_share():
+    truth, draws = normal(1, 3000, 2, seed=1)[0].clamp(0, 1), normal(8, 3000, 2, seed=2)
+    found = scores(draws, truth, units=PIXELS)
+    assert found.coverage.value > found.nominal + 0.1
+    # Zeros tie: an interval from 0 covers half of all truths at its lower end.
+    assert abs(found.spread_skill.value - 1) < 4 * found.spread_skill.standard_error
+
+
+def test_entries_that_vary():
+    values = torch.zeros(300, 1, 2, 3)
+    values[:, 0, 0, 0] = torch.linspace(0, 1, 300)
+    values[0, 0, 1, 1] = 0.1  # 0.006 of standard deviation
+    values[:3, 0, 1, 2] = 0.9
+    assert varying(Images("x", values, None, 0)).tolist() == [[[True, False, False], [False, False, True]]]
+    assert bool(varying(Images("x", values[:1], None, 0)).all())  # nobody can tell
+    holes = torch.tensor([[1.0, NAN, 5.0], [1.0, 2.0, NAN], [1.0, NAN, 5.1]])
+    assert varying(Vectors("v", holes, None, 0)).tolist() == [False, True, True]
+    many = 3 + normal(9000, 2, seed=3) * torch.tensor([0.0098, 0.0103])
+    assert varying(Vectors("many", many, None, 0)).tolist() == [False, True]
+
+
+def test_nothing_to_tell():
+    truth = normal(3, 4)
+    nothing = scores(normal(4, 3, 4, seed=1), truth, torch.zeros(3, 4, dtype=torch.bool))
+    assert nothing.nothing_hidden == 3 and nothing.count == 0
+    failed = scores(torch.full((4, 3, 4), NAN), truth, ok=torch.zeros(4, 3, dtype=torch.bool))
+    assert failed.failed == 3 and failed.failed_draws == 0
+    constant = scores(normal(4, 3, 4, seed=1), truth, varies=torch.zeros(4, dtype=torch.bool))
+    for found in (nothing, failed, constant, Scores(OWN, torch.ones(4, dtype=torch.bool))):
+        record = found.records()
+        json.dumps(record, allow_nan=False)
+        assert record["coverage"]["value"] is record["coverage"]["nominal"] is None
+    assert constant.energy.value > 0 and nothing.records()["energy"]["value"] is None
+    assert scores(truth.expand(2, 3, 4), truth).records()["spread_skill"]["value"] is None  # no error at all
+    one = scores(normal(4, 1, 4, seed=1), truth[:1]).records()
+    assert one["energy"]["value"] is not None and one["energy"]["standard_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"draws": normal(3, 5, 7)}, "the same shape"),
+        ({"ok": torch.ones(3, 4, dtype=torch.bool)}, r"one bool for each draw, \(3, 5\)"),
+        ({"ok": torch.ones(3, 5)}, "one bool for each draw"),
+        ({"draws": torch.full((3, 5, 6), NAN)}, "mark failed draws as not ok"),
+        ({"truth": torch.full((5, 6), NAN)}, "not finite"),
+        ({"units": PIXELS}, "it first"),
+    ],
+)
+def test_refused(change, says):
+    draws, truth, hidden = problem(3)
+    with pytest.raises(InputError, match=says):
+        scores(**({"draws": draws, "truth": truth * 10, "hidden": hidden} | change))
+
+
+# ---------------------------------------------------------------------------------------- the Gaussian, and the tally
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.8, 1.0])
+def test_draws_of_the_gaussian_are_those_of_a_batch(rate):
+    mixing = normal(12, 12, seed=1)
+    gaussian = Gaussian(normal(12), mixing @ mixing.T)
+    values, index = normal(5, 3, 4, seed=2), torch.tensor([7, 3, 4, 0, 9])
+    observed = normal(5, 3, 4, seed=3).sigmoid() >= rate
+    batch = incomplete(values, observed, index)
+    for draws in (1, 2, 40):  # by the batch, and item by item
+        noise = item_noise(4, index, draws, (3, 4), values)
+        wanted = torch.stack([gaussian.conditional_sample(values, observed, each) for each in noise])
+        torch.testing.assert_close(gaussian_draws(gaussian, batch, 4, draws), wanted)
+
+
+def test_the_gaussian_is_calibrated_on_its_own_draws():
+    d, n = 6, 1500
+    mixing = normal(d, d, seed=1)
+    gaussian = Gaussian(normal(d), mixing @ mixing.T)
+    values, observed = normal(n, d, seed=2) @ mixing.T + gaussian.mean, normal(n, d, seed=3) > 0
+    test = Vectors("v", values, None, 0)
+    tally, rows = Tally(test, "none"), torch.arange(n)
+    for part in rows.split(400):
+        draws = gaussian_draws(gaussian, incomplete(values[part], observed[part], part), 0, 20)
+        tally.update_draws("gaussian_draw", draws, ~observed[part], part)
+    record = tally.record()
+    coverage, ratio = record["coverage"]["gaussian_draw"], record["spread_skill"]["gaussian_draw"]
+    assert abs(coverage["value"] - 0.9) < 4 * coverage["standard_error"] < 0.03 and coverage["nominal"] == 0.9
+    assert abs(ratio["value"] - 1) < 4 * ratio["standard_error"] < 0.1
+    assert record["energy"]["gaussian_draw"]["items"] == n - record["energy"]["gaussian_draw"][
+        "items_with_nothing_hidden_left_out"
+    ]  # fmt: skip
+
+
+def test_one_draw_alone_has_no_scores():
+    tally = Tally(Vectors("v", normal(3, 2), None, 0), "none")
+    tally.update_draws("draw", normal(1, 3, 2), torch.ones(3, 2, dtype=torch.bool), torch.arange(3))
+    assert tally.record().keys() == {"rmse", "fid"}
