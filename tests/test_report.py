@@ -57,3 +57,96 @@ def test_when_nothing_was_completed():
     """Complete data, and runs of which every solve failed."""
     assert summary({"rmse": {"mean": rmse(None), "draw": rmse(None)}}) == ""
     assert summary({"bits_per_dim": {"value": 1.25}}) == "bits per dimension          1.250"
+
+
+# -------------------------------------------------------------------------------------------------------------- scores
+
+
+def score(value, error, **more):
+    left = {"failed_items_left_out": 0, "failed_draws_left_out": 0, "unit": "pixel values in [0, 1], Euclidean norm"}
+    return {"value": value, "standard_error": error, "items": 1000, "draws": 4, **left, **more}
+
+
+SCORES = {
+    "energy": {"draw": score(3.1234, 0.0123), "gaussian_draw": score(3.5, 0.02)},
+    "coverage": {"draw": score(0.5812, 0.0012, nominal=0.6), "gaussian_draw": score(0.61, None, nominal=0.6)},
+    "spread_skill": {"draw": score(0.93, 0.002), "gaussian_draw": score(None, None)},
+}
+
+
+def test_a_table_of_scores():
+    assert summary(SCORES).splitlines() == [
+        "scores of 4 independent draws of 1000 items, on hidden pixels, ± standard error:",
+        "                                  energy score   inside the 60 % interval    spread / skill",
+        "  posterior draws              3.1234 ± 0.0123            0.5812 ± 0.0012   0.9300 ± 0.0020",
+        "  Gaussian conditional draws   3.5000 ± 0.0200                     0.6100",
+    ]
+    assert all(len(line) <= 100 for line in summary(SCORES).splitlines())
+
+
+def test_scores_say_what_they_leave_out():
+    few = {"draw": score(3.0, None, failed_items_left_out=2, failed_draws_left_out=5, unit="standard deviations, norm")}
+    (head, _, row) = summary({"energy": few}).splitlines()
+    assert head == (
+        "scores of 4 independent draws of 1000 items, without 2 failed items and 5 failed draws, on hidden entries, "
+        "± standard error:"
+    )
+    assert row == "  posterior draws                    3.0000"
+    none = {metric: {"draw": score(None, None, nominal=None)} for metric in SCORES}
+    assert summary(none) == ""
+
+
+# ------------------------------------------------------------------------------------------------------------ warnings
+
+
+def warned(record):
+    return [line for line in summary(record).splitlines() if line.startswith("warning: ")]
+
+
+def compared(mean, gaussian=None, naive=None, **more):
+    rows = {"mean": mean, "gaussian_mean": gaussian, "mean_imputation": naive}
+    return {"rmse": {kind: rmse(value) for kind, value in rows.items() if value is not None}, **more}
+
+
+def test_behind_what_needs_no_flow():
+    line = (
+        "warning: the posterior mean (RMSE 0.2013) is behind the Gaussian's conditional mean (0.1854): train longer, "
+        "or use the Gaussian"
+    )
+    record = compared(0.2013, 0.1854, 0.25)
+    assert warned(record) == [line] and summary(record).endswith(line)
+    assert warned(record | {"command": "impute"}) == [
+        line.replace("train longer", "fit longer (steps=…), train longer")
+    ]
+    assert warned(compared(0.26, 0.27, 0.25)) == [
+        "warning: the posterior mean (RMSE 0.2600) is behind mean imputation (0.2500): this model is of no use yet"
+    ]
+    assert len(warned(compared(0.3, 0.2, 0.25))) == 2
+
+
+def test_draws_behind_the_gaussian():
+    energy = {"draw": score(3.6, 0.1), "gaussian_draw": score(3.5, 0.1)}
+    assert warned(compared(0.18, 0.19, energy=energy)) == [
+        "warning: draws (energy score 3.6000) are behind the Gaussian's (3.5000): train longer, or use the Gaussian"
+    ]
+
+
+def test_many_failed_solves():
+    solver = {"evaluations": 9.0, "fallback": 0.0, "failed": 0.031}
+    assert warned({"solver": solver}) == [
+        "warning: 3.1 % of solves failed, and the figures leave their draws out: raise solver.budget, loosen "
+        "solver.tolerance, or take solver=newton_krylov"
+    ]
+
+
+def test_nothing_to_warn_of():
+    for record in (
+        RECORD | SCORES,
+        compared(0.18, 0.19, 0.25),
+        compared(0.1905, 0.19),  # the same but for chance: a flow at its start is the Gaussian
+        compared(0.2),
+        compared(None, 0.1, 0.2, energy={"draw": score(None, None), "gaussian_draw": score(3.0, 0.1)}),
+        {"solver": {"evaluations": 9.0, "fallback": 0.0, "failed": 0.02}},
+        {"bits_per_dim": {"value": 1.25}},
+    ):
+        assert warned(record) == []

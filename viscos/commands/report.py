@@ -13,7 +13,8 @@ from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.flows import Flow
 from viscos.inference import Completions
-from viscos.report.completions import completions_table, why_no_fid
+from viscos.report.advice import warnings
+from viscos.report.completions import completions_table, scores_table, why_no_fid
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 from viscos.rng import generator
@@ -99,8 +100,8 @@ def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, coun
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The main figures of a record, a line each."""
-    lines = completions_table(record)
+    """The main figures of a record, a line each, and last what should not be overlooked."""
+    lines = completions_table(record) + scores_table(record)
     if reason := why_no_fid(record):
         lines.append(f"FID                         none: {reason}")
     if record.get("accuracy"):
@@ -127,7 +128,7 @@ def summary(record: dict[str, Any]) -> str:
                 f"  the first solver took {100 * s['reduction_by_first_solver']:.0f} % of the residual away; "
                 f"the fallback took {s['fallback_steps']:.1f} steps"
             )
-    return "\n".join(lines)
+    return "\n".join(lines + warnings(record))
 
 
 def _nats(value: float) -> str:

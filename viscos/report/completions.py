@@ -29,15 +29,46 @@ def completions_table(record: dict[str, Any]) -> list[str]:
         f"FID of {record.get('items')}": fid,
         "accuracy": accuracy,
     }
+    lines = _layout(KINDS, columns)
+    judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
+    return [f"RMSE on hidden {_unit(rmse)}{judged}:", *lines] if lines else []
+
+
+def scores_table(record: dict[str, Any]) -> list[str]:
+    """Lines of the table of scores of independent draws, with their standard errors; none if there are none."""
+    energy, coverage, ratio = (record.get(metric, {}) for metric in ("energy", "coverage", "spread_skill"))
+    mine = energy.get("draw", {})
+    nominal = coverage.get("draw", {}).get("nominal")
+    columns = {
+        "energy score": {kind: _with_error(row) for kind, row in energy.items()},
+        f"inside the {100 * (nominal or 0.9):.0f} % interval": {
+            kind: _with_error(row) for kind, row in coverage.items()
+        },
+        "spread / skill": {kind: _with_error(row) for kind, row in ratio.items()},
+    }
+    lines = _layout((("draw", "posterior draws"), ("gaussian_draw", "Gaussian conditional draws")), columns)
+    left = {"items": mine.get("failed_items_left_out"), "draws": mine.get("failed_draws_left_out")}
+    without = " and ".join(f"{count} failed {what}" for what, count in left.items() if count)
+    head = f"{mine.get('draws')} independent draws of {mine.get('items')} items{without and f', without {without}'}"
+    unit = "pixels" if "pixel" in mine.get("unit", "pixel") else "entries"
+    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines] if lines else []
+
+
+def _layout(kinds: tuple[tuple[str, str], ...], columns: dict[str, dict[str, str]]) -> list[str]:
+    """Columns of cells by kind under their heads, without empty rows and columns; no line if there is no cell."""
     columns = {name: cells for name, cells in columns.items() if any(cells.values())}
     rows = [("", {name: name for name in columns})]
-    for kind, label in KINDS:
+    for kind, label in kinds:
         rows.append((f"  {label}", {name: cells.get(kind, "") for name, cells in columns.items()}))
     rows = [(label, cells) for label, cells in rows if any(cells.values())]
     width = {name: 3 + max(len(cells[name]) for _, cells in rows) for name in columns}
     lines = [f"{label:<28}" + "".join(f"{cells[name]:>{width[name]}}" for name in columns) for label, cells in rows]
-    judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
-    return [f"RMSE on hidden {_unit(rmse)}{judged}:", *(line.rstrip() for line in lines)] if lines else []
+    return [line.rstrip() for line in lines]
+
+
+def _with_error(row: dict[str, Any]) -> str:
+    value, error = _number(row.get("value")), _number(row.get("standard_error"))
+    return f"{value} ± {error}" if error else value
 
 
 def _unit(rmse: dict[str, Any]) -> str:
