@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
+from viscos.flows.links import Links
 from viscos.flows.skeleton import Skeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
 from viscos.rng import Generators
@@ -78,6 +79,10 @@ class Flow(nn.Module):
     def skeleton(self, y: Tensor) -> Skeleton:
         """An affine map close to g, for starts and preconditioners; here g linearised at `y`, or its diagonal alone."""
         return estimated_skeleton(self, y)
+
+    def links(self, y: Tensor) -> Links | None:
+        """g for items like y (B, …) as maps between states that a solver may know too; None if it is of one piece."""
+        return None
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log p(y) in nats (B,): the paper's equation 1."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from viscos.errors import InputError
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.layer import Layer
+from viscos.flows.links import Link, Links, affine_or_none
 from viscos.flows.skeleton import AffineSkeleton, Skeleton
 from viscos.linear import LinearOperator
 from viscos.rng import Generators
@@ -92,6 +93,34 @@ class Composed(Flow):
         for layer in self.layers:
             skeleton = layer.skeleton(skeleton)
         return skeleton
+
+    @torch.no_grad()
+    def links(self, y: Tensor) -> Links:
+        """A link for each layer; one behind squeezes acts on squeezed states, in the data's shape all the same."""
+        assert self.shape is not None
+        links, squeezes = list[Link](), list[Layer]()
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            if layer.moves:
+                squeezes.append(layer)
+            else:
+                links.append(self._link(layer, tuple(squeezes), y.new_ones(1, *self.shape)))
+        return Links(links)
+
+    def _link(self, layer: Layer, squeezes: tuple[Layer, ...], ones: Tensor) -> Link:
+        def moved(z: Tensor) -> Tensor:
+            for squeeze in squeezes:
+                z = squeeze(z)
+            return z
+
+        def back(z: Tensor) -> Tensor:
+            for squeeze in reversed(squeezes):
+                z = squeeze.inverse(z).value
+            return z
+
+        near = layer.skeleton(AffineSkeleton(moved(ones), moved(torch.zeros_like(ones))))
+        near = near if near.W is not None else AffineSkeleton(back(near.scale), back(near.shift))
+        return Link(lambda z: back(layer(moved(z))), affine_or_none(near))
 
     @torch.no_grad()
     def initialize(self, y: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from viscos.errors import InputError
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Layer
+from viscos.flows.links import Links
 from viscos.flows.networks import Velocity, velocity
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
@@ -179,6 +180,49 @@ class _Inversion:
         return _Inversion(self.step, self.x[index])
 
 
+@dataclass(frozen=True)
+class _Steps(Links):
+    """The first layers, and the steps of an integrator."""
+
+    steps: Sequence[Step] = ()
+
+    def values(self, states: Tensor) -> Tensor:
+        first = len(self.each) - len(self.steps)
+        before = [link.value(z) for link, z in zip(self.each, states[:, :first].unbind(1), strict=False)]
+        together = _Together(self.steps)(states[:, first:])
+        return torch.cat([torch.stack(before, 1), together], 1) if before else together
+
+    def start(self, y: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
+        """Through the first layers, then along z = y cos θ + x sin θ on H, and along z = y cos θ on O."""
+        path = [y]
+        for link in self.each[: len(self.each) - len(self.steps)]:
+            path.append(link.value(path[-1]))
+        angles = [step.end for step in self.steps]
+        z, toward = path[-1], torch.where(hidden, x, 0)
+        return torch.stack([*path, *(z * math.cos(a) + toward * math.sin(a) for a in angles)], 1)
+
+
+class _Together:
+    """All steps at once, each from a state of its own (B, K, …): one call of the network for each stage."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.network, self.method = steps[0]._shared[0], steps[0].method
+        self.starts = [step.start for step in steps]
+        self.sizes = [step.end - step.start for step in steps]
+
+    def __call__(self, states: Tensor) -> Tensor:
+        batch, count = states.shape[:2]
+        z = states.flatten(0, 1)
+        size = per_item(z.new_tensor(self.sizes).repeat(batch), z)
+        start = z.new_tensor(self.starts).repeat(batch)
+        k = list[Tensor]()
+        for row in self.method.a:
+            at = z + size * _sum(row, k) if k else z
+            angle = start + size.flatten() * sum(row)
+            k.append(self.network(at, 2 / math.pi * angle))
+        return (z + size * _sum(self.method.b, k)).view(batch, count, *states.shape[2:])
+
+
 class Continuous(Composed):
     """The flow of dz/dθ = F(z, θ) from data at θ = 0 to noise at π/2, in fixed steps after a standardising layer.
 
@@ -202,6 +246,16 @@ class Continuous(Composed):
         super().__init__([*first, *steps], shape)
         self.velocity = network
         self._precision: torch.dtype | None = None
+
+    @torch.no_grad()
+    def links(self, y: Tensor) -> Links:
+        """A link for the first layer and for each step; steps are evaluated in one batch."""
+        steps = [layer for layer in self.layers if isinstance(layer, Step)]
+        assert self.shape is not None
+        center = y.new_zeros(1, *self.shape)
+        for layer in reversed(self.layers[: len(self.layers) - len(steps)]):
+            center = layer.inverse(center).value
+        return _Steps(super().links(y).each, center, steps)
 
     def autocast(self, dtype: torch.dtype | None) -> None:
         """Lets the network run in `dtype` where it is trained; None: in that of the data. All else stays as it is."""

@@ -23,6 +23,7 @@ class Squeeze(Closed):
     """
 
     plain = True
+    moves = True
 
     def __init__(self, undo: bool = False) -> None:
         super().__init__()

@@ -35,6 +35,8 @@ class Layer(nn.Module):
     """Up to so many entries an item the log-determinant is that of the Jacobian written out."""
     plain = False
     """Whether `skeleton` knows all of the layer that is not a contraction, and so makes a good preconditioner."""
+    moves = False
+    """Whether the layer does nothing but move entries about."""
     evaluates = False
     """Whether the inverse counts evaluations of the network."""
 
@@ -132,6 +134,9 @@ class _Alone:
 
     def skeleton(self, y: Tensor) -> Skeleton:
         return estimated_skeleton(self, y)
+
+    def links(self, y: Tensor) -> None:
+        return None
 
     def select(self, index: Tensor) -> _Alone:
         return self

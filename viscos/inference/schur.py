@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,9 +36,8 @@ def complete(
     `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates
     left the numbers, the holes are zero and the item is marked as failed: it cannot harm the rest of the batch.
     """
-    equation = LatentEquation.build(flow, y, hidden, x)
-    guess = equation.start() if start is None else torch.where(hidden, start, 0)
-    solution = solver.solve(equation, guess)
+    equation = replace(LatentEquation.build(flow, y, hidden, x), guess=start)
+    solution = solver.solve(equation, equation.start())
     value = torch.where(per_item(torch.isfinite(solution.residual), y), solution.value, 0)
     return Completion(equation.complete(value), hidden, solution, equation.preconditioner)
 

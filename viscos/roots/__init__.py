@@ -11,4 +11,6 @@ from viscos.roots.implicit import implicit as implicit
 from viscos.roots.named import anderson as anderson
 from viscos.roots.named import newton_krylov as newton_krylov
 from viscos.roots.named import paper as paper
+from viscos.roots.named import path as path
 from viscos.roots.newton_krylov import NewtonKrylov as NewtonKrylov
+from viscos.roots.path import Path as Path

@@ -13,13 +13,25 @@ from viscos.solution import Solution
 
 
 @dataclass(frozen=True)
-class _History:
+class History:
     """The last differences of iterates and of preconditioned residuals, (m, B, …) each, and the last pair itself."""
 
     z: Tensor
     r: Tensor
     dz: list[Tensor]
     dr: list[Tensor]
+
+    def next(self) -> Tensor:
+        """z − r mixed: the step that would be best if the map were linear over the differences (B, …)."""
+        return self.z - (self.r - _mix(self) if self.dr else self.r)
+
+    def extended(self, z: Tensor, r: Tensor, memory: int) -> History:
+        """With another pair, and the last `memory` differences."""
+        return History(z, r, [*self.dz, z - self.z][-memory:], [*self.dr, r - self.r][-memory:])
+
+    def select(self, index: Tensor) -> History:
+        """The history of the items at `index`."""
+        return History(self.z[index], self.r[index], [d[index] for d in self.dz], [d[index] for d in self.dr])
 
 
 @dataclass(frozen=True)
@@ -43,28 +55,24 @@ class Anderson:
         """Solves the equation from `start` (B, …)."""
         return iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
 
-    def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> _History:
+    def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> History:
         """An empty history."""
-        return _History(z, problem.precondition(r), [], [])
+        return History(z, problem.precondition(r), [], [])
 
     def step(
-        self, problem: LatentEquation, z: Tensor, r: Tensor, state: _History
-    ) -> tuple[Tensor, Tensor, float, _History]:
+        self, problem: LatentEquation, z: Tensor, r: Tensor, state: History
+    ) -> tuple[Tensor, Tensor, float, History]:
         """One evaluation: the mixed iterate, and its residual."""
-        new = z - (state.r - _mix(state) if state.dr else state.r)
+        new = state.next()
         residual = problem.residual(new)
-        preconditioned = problem.precondition(residual)
-        dz = [*state.dz, new - z][-self.memory :]
-        dr = [*state.dr, preconditioned - state.r][-self.memory :]
-        return new, residual, 1.0, _History(new, preconditioned, dz, dr)
+        return new, residual, 1.0, state.extended(new, problem.precondition(residual), self.memory)
 
-    def select(self, state: _History, index: Tensor) -> _History:
+    def select(self, state: History, index: Tensor) -> History:
         """The history of the items at `index`."""
-        dz, dr = [d[index] for d in state.dz], [d[index] for d in state.dr]
-        return _History(state.z[index], state.r[index], dz, dr)
+        return state.select(index)
 
 
-def _mix(state: _History) -> Tensor:
+def _mix(state: History) -> Tensor:
     """(ΔR − ΔZ) γ, with γ the least-squares fit of r by the differences ΔR (B, …)."""
     R = torch.stack([d.flatten(1) for d in state.dr], 1)
     Z = torch.stack([d.flatten(1) for d in state.dz], 1)

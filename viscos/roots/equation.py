@@ -10,7 +10,7 @@ Unknowns are tensors of the shape of the data, zero outside their set, so that i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -35,6 +35,39 @@ class Skeleton(Protocol):
         ...
 
 
+class Link(Protocol):
+    """One map between two states of a path, each of the shape of the data."""
+
+    @property
+    def skeleton(self) -> Skeleton | None:
+        """An affine map close to the link; None for the identity."""
+        ...
+
+    def value(self, z: Tensor) -> Tensor:
+        """F(z) (B, …)."""
+        ...
+
+
+class Links(Protocol):
+    """A flow as links, which together are one evaluation of it."""
+
+    @property
+    def each(self) -> Sequence[Link]: ...
+
+    def values(self, states: Tensor) -> Tensor:
+        """Fₖ(zₖ) of all links at once (B, K, …), for `states` (B, K, …)."""
+        ...
+
+    @property
+    def center(self) -> Tensor | None:
+        """Where y^H begins for want of a guess (1, …); None: where the skeleton of the flow has its solution."""
+        ...
+
+    def start(self, y: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
+        """A first path (B, K + 1, …), with y (B, …) at one end, and x (B, …) on H at the other."""
+        ...
+
+
 class Invertible(Protocol):
     """What the equations need of a flow."""
 
@@ -45,6 +78,8 @@ class Invertible(Protocol):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]: ...
 
     def skeleton(self, y: Tensor) -> Skeleton: ...
+
+    def links(self, y: Tensor) -> Links | None: ...
 
     def select(self, index: Tensor) -> Invertible: ...
 
@@ -64,6 +99,8 @@ class LatentEquation:
     """Close to (G^HH)⁻¹."""
     skeleton: Skeleton | None = None
     """The flow's affine skeleton for the whole batch."""
+    guess: Tensor | None = None
+    """A guess of the completion (B, …), if there is one."""
 
     @staticmethod
     def build(flow: Invertible, y: Tensor, hidden: Tensor, x: Tensor) -> LatentEquation:
@@ -73,7 +110,9 @@ class LatentEquation:
         return LatentEquation(flow, y, hidden, x, skeleton.inverse_block(hidden), skeleton)
 
     def start(self) -> Tensor:
-        """The solution that the affine skeleton would have (B, …)."""
+        """The guess (B, …), zero outside H; for want of one, the solution that the affine skeleton would have."""
+        if self.guess is not None:
+            return torch.where(self.hidden, self.guess, 0)
         skeleton = self.skeleton or self.flow.skeleton(self.y)
         defect = torch.where(self.hidden, self.x - skeleton.apply(self.y), 0)
         return torch.where(self.hidden, self.preconditioner.mv(defect), 0)
@@ -114,7 +153,8 @@ class LatentEquation:
     def select(self, index: Tensor) -> LatentEquation:
         """The equations of the items at `index`."""
         picked = (self.y[index], self.hidden[index], self.x[index], self.preconditioner.select(index))
-        return LatentEquation(self.flow.select(index), *picked)
+        guess = None if self.guess is None else self.guess[index]
+        return LatentEquation(self.flow.select(index), *picked, guess=guess)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from viscos.roots.anderson import Anderson
 from viscos.roots.fallback import Fallback, OnData
 from viscos.roots.fixed_point import AlternatingFixedPoint
 from viscos.roots.newton_krylov import NewtonKrylov
+from viscos.roots.path import Path
 
 
 def anderson(tolerance: float = 1e-3, budget: float = 50, memory: int = 8, newton_budget: float = 500) -> Fallback:
@@ -28,3 +29,8 @@ def paper(
     """
     first = AlternatingFixedPoint(tolerance, budget, mixing, decay)
     return Fallback(first, OnData(NewtonKrylov(tolerance, newton_budget)))
+
+
+def path(tolerance: float = 1e-3, budget: float = 60, memory: int = 8, parallel: bool = True) -> Path:
+    """Anderson-accelerated sweeps over the states between a flow's layers. The default of a continuous flow."""
+    return Path(tolerance, budget, memory, parallel)
