@@ -249,6 +249,155 @@ def test_every_format_is_offered():
     assert tuple(formats.FORMATS) == CHOICES["format"]
 
 
+# ------------------------------------------------------------------------------------------------------ scores of draws
+
+SCORED = RECORD | {
+    "energy": {"draw": {"value": 3.12345, "draws": 4}, "gaussian_draw": {"value": 3.5, "draws": 4}},
+    "coverage": {"draw": {"value": 0.58, "nominal": 0.59997}, "gaussian_draw": {"value": 0.61, "nominal": 0.6}},
+    "spread_skill": {"draw": {"value": 0.93}, "gaussian_draw": {"value": None}},
+}
+SCORES = """\
+**Energy score of independent draws, over an item's hidden pixels at once** (lower is better)
+
+| missing | 0.5 | 0.9 |
+| --- | --- | --- |
+| viscos, draws | 3.1235 | — |
+| Gaussian conditional, draws | 3.5000 | — |
+
+**Share of hidden pixels, of those that vary, in the central 60 % interval of independent draws** (nearer to 0.60 is \
+better)
+
+| missing | 0.5 | 0.9 |
+| --- | --- | --- |
+| viscos, draws | 0.580 | — |
+| Gaussian conditional, draws | 0.610 | — |
+
+Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.
+
+**Spread of independent draws over the error of their mean** (nearer to 1 is better)
+
+| missing | 0.5 | 0.9 |
+| --- | --- | --- |
+| viscos, draws | 0.930 | — |
+| Gaussian conditional, draws | — | — |
+
+2 runs on digits, 10000 test items, seed 0.
+"""
+
+
+def test_scores_beside_an_older_record_without_them(capsys):
+    put("runs", a=changed(SCORED, dataset="digits"), b=changed(AT_90, dataset="digits"))
+    assert printed(capsys, "runs=runs").endswith(SCORES)
+    text = printed(capsys, "runs=runs", "format=latex")
+    assert r"the central 60 \% interval of independent draws (nearer to 0.60 is better)." in text and text.isascii()
+    assert 'spread_skill,"viscos, draws",run,0.5,0.930,' in printed(capsys, "runs=runs", "format=csv").splitlines()
+
+
+def test_scores_have_tables_beside_the_papers_and_in_other_units(capsys):
+    put("runs", a=changed(SCORED, rmse__mean={"pooled": 0.1, "unit": "standard deviations"}))
+    *_, energy, coverage, _ = tables.tables(records.read(["runs"]))
+    assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].figures[0] == ("3.1235", None)
+    assert "hidden entries" in energy.spec.title and "hidden entries" in coverage.spec.title
+
+
+def test_scores_of_two_numbers_of_draws_do_not_compare(capsys):
+    put("runs", a=SCORED, b=changed(SCORED, seed=1, energy__draw={"value": 3.0, "draws": 20}))
+    assert "disagree about the number of draws that are scored: 4 in a; 20 in b" in one_line(capsys, "runs=runs")
+
+
+# ------------------------------------------------------------------------------------------------------- several flows
+
+RESIDUAL = changed(RECORD, dataset="digits", config__flow={"_target_": "viscos.flows.iresnet", "channels": 32})
+CONTINUOUS = changed(
+    RESIDUAL,
+    config__flow={"_target_": "viscos.flows.continuous", "width": 16},
+    config__max_steps=9,
+    accuracy__value=0.97,
+    rmse={"mean": {"pooled": 0.08}, "gaussian_mean": {"pooled": 0.110001}, "mean_imputation": {"pooled": 0.3}},
+)
+FLOWS = """\
+**RMSE on hidden pixels, in [0, 1], pooled** (lower is better)
+
+| missing | 0.5 | 0.9 |
+| --- | --- | --- |
+| viscos, residual flow, posterior mean | 0.1000 | — |
+| viscos, residual flow, one draw | 0.1400 | — |
+| viscos, residual flow, its network's own prediction | — | — |
+| viscos, continuous flow, posterior mean | 0.0800 | 0.1900 |
+| viscos, continuous flow, one draw | — | — |
+| viscos, continuous flow, its network's own prediction | — | — |
+| Gaussian conditional, mean | 0.1100 | 0.2000 |
+| Gaussian conditional, one draw | — | — |
+| mean imputation | 0.3000 | 0.3000 |
+
+3 runs on digits, 10000 test items, 1 of a residual flow, 2 of a continuous flow, seed 0.
+"""
+
+
+def far(record, **changes):
+    return changed(record, config__missing=0.9, mask_hash="9", **changes)
+
+
+def test_each_kind_of_flow_has_rows_of_its_own(capsys):
+    at_90 = far(CONTINUOUS, rmse__mean__pooled=0.19, rmse__gaussian_mean__pooled=0.2)
+    put("runs", a=CONTINUOUS, b=RESIDUAL, c=at_90)
+    text = printed(capsys, "runs=[runs/a,runs/b,runs/c]", "save=kept")
+    assert text.endswith(FLOWS)
+    assert "| viscos, residual flow | 0.9500 | — |\n| viscos, continuous flow | 0.9700 | 0.9700 |\n" in text
+    kept = sorted(path.name for path in Path("kept").iterdir())
+    both = "missing_0.5-seed_0-continuous.json", "missing_0.5-seed_0.json"
+    assert kept == [*both, "missing_0.9-seed_0-continuous.json"]
+    assert printed(capsys, "runs=kept") == text
+    csv = printed(capsys, "runs=kept", "format=csv").splitlines()
+    assert 'rmse,"viscos, continuous flow, posterior mean",run,0.9,0.1900,' in csv
+    assert r"viscos, continuous flow, posterior mean & 0.0800" in printed(capsys, "runs=kept", "format=latex")
+
+
+def test_baselines_that_differ_between_flows_stand_apart():
+    put("runs", a=RESIDUAL, b=changed(CONTINUOUS, rmse__gaussian_mean__pooled=0.12))
+    *_, rmse = tables.tables(records.read(["runs"]))
+    rows = {row.method: row.figures[0] for row in rmse.rows}
+    assert rows["Gaussian conditional, mean (beside the residual flow)"] == ("0.1100", None)
+    assert rows["Gaussian conditional, mean (beside the continuous flow)"] == ("0.1200", None)
+    assert rows["mean imputation"] == ("0.3000", None) and "Gaussian conditional, mean" not in rows
+
+
+def test_a_seed_that_two_flows_share_counts_once_among_baselines():
+    other = changed(CONTINUOUS, seed=1, mask_hash="1", rmse__gaussian_mean__pooled=0.13)
+    put("runs", a=RESIDUAL, b=CONTINUOUS, c=other)
+    *_, rmse = tables.tables(records.read(["runs"]))
+    assert {row.method: row.figures[0] for row in rmse.rows}["Gaussian conditional, mean"] == ("0.1200", "0.0141")
+
+
+def test_flows_have_names():
+    implicit = changed(RESIDUAL, config__flow__implicit=True)
+    kinds = {"x.iresnet": "residual flow", "viscos.flows.glow": "Glow", "my.own": "own flow"}
+    for target, name in kinds.items():
+        assert records.Record("a", changed(RESIDUAL, config__flow___target_=target)).flow_name == name
+    assert records.Record("a", implicit).flow_name == "implicit flow"
+    assert records.Record("a", RECORD).flow_name == "residual flow"
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (far(CONTINUOUS, config__flow__width=32), "disagree about flow.width: 16 in a; 32 in c"),
+        (far(CONTINUOUS, config__max_steps=5), "disagree about max_steps: 9 in a; 5 in c"),
+        (CONTINUOUS, "a, c are all missing=0.5 seed=0"),
+        (far(CONTINUOUS, items=10), "disagree about the number of test items"),
+        (changed(CONTINUOUS, seed=1, dataset="mnist"), "disagree about the data: "),
+    ],
+)
+def test_within_a_kind_of_flow_and_about_the_data_runs_agree(second, says, capsys):
+    put("runs", a=CONTINUOUS, b=RESIDUAL, c=second)
+    assert says in one_line(capsys, "runs=runs")
+
+
+def test_flows_under_different_masks_do_not_compare(capsys):
+    put("runs", a=CONTINUOUS, b=changed(RESIDUAL, mask_hash="f"))
+    assert "disagree about the test masks of missing=0.5 seed=0" in one_line(capsys, "runs=runs")
+
+
 README = Path(__file__).parents[1] / "README.md"
 REFERENCE = Path(__file__).parents[1] / "outputs" / "reference" / "mnist_tables"
 

@@ -28,11 +28,13 @@ def latex(tables: tuple[Table, ...], behind: str) -> str:
     parts = [f"% {behind.replace('±', '+-')}"]
     for table in tables:
         head = ["missing", *(f"{rate:g}" for rate in table.rates)]
-        body = [[_method(row), *(_text(figure, r" $\pm$ ", "--") for figure in row.figures)] for row in table.rows]
+        body = [
+            [_tex(_method(row)), *(_text(figure, r" $\pm$ ", "--") for figure in row.figures)] for row in table.rows
+        ]
         lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'c' * len(table.rates)}}}", r"\hline"]
         lines += [" & ".join(head) + r" \\", r"\hline", *(" & ".join(cells) + r" \\" for cells in body), r"\hline"]
         note = f" {table.spec.note}" if table.spec.note else ""
-        caption = f"{table.spec.title} ({table.spec.better} is better).{note}"
+        caption = _tex(f"{table.spec.title} ({table.spec.better} is better).{note}")
         parts.append("\n".join([*lines, r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]))
     return "\n\n".join(parts) + "\n"
 
@@ -59,6 +61,10 @@ def _line(cells: list[str]) -> str:
 
 def _method(row: Row) -> str:
     return f"{row.method} (paper)" if row.of_paper else row.method
+
+
+def _tex(text: str) -> str:
+    return text.replace("%", r"\%").replace("_", r"\_")
 
 
 def _text(figure: Figure | None, between: str, absent: str = ABSENT) -> str:

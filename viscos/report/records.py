@@ -11,6 +11,19 @@ from typing import Any
 from viscos import atomic
 from viscos.errors import InputError
 
+RESIDUAL = "iresnet"
+"""The flow of the paper, by the last part of its `_target_`."""
+_FLOWS = {
+    RESIDUAL: "residual flow",
+    "implicit": "implicit flow",
+    "continuous": "continuous flow",
+    "glow": "Glow",
+    "realnvp": "RealNVP",
+    "planar": "planar flow",
+    "radial": "radial flow",
+    "sylvester": "Sylvester flow",
+}
+"""What flows are called in a table."""
 _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
 """Settings in which the runs of one table differ, or which change no figure."""
 
@@ -29,6 +42,17 @@ class Record:
         return float(self.figures["config"]["missing"])
 
     @property
+    def flow(self) -> str:
+        """The kind of flow: the last part of its `_target_`, or `implicit`. Records of one kind are a family."""
+        flow = self.figures["config"].get("flow", {})
+        return "implicit" if flow.get("implicit") else str(flow.get("_target_", RESIDUAL)).rpartition(".")[2]
+
+    @property
+    def flow_name(self) -> str:
+        """The kind of flow, for readers."""
+        return _FLOWS.get(self.flow, f"{self.flow} flow")
+
+    @property
     def seed(self) -> int:
         """Of the run."""
         return int(self.figures["seed"])
@@ -42,19 +66,34 @@ class Record:
 
 
 def read(folders: Iterable[str | Path]) -> list[Record]:
-    """The records in folders of runs, in run folders or in folders of saved records, by rate and seed.
+    """The records in folders of runs, in run folders or in folders of saved records, by flow, rate and seed.
 
-    Raises `InputError` if there are none, if one is of another kind, or if they may not stand in one table.
+    The residual flow comes first, the others by name. Raises `InputError` if there are none, if one is of another kind,
+    or if they may not stand in one table: all must be of the same data, and those of one kind of flow of the same
+    settings.
     """
     records = [_record(path) for folder in folders for path in _files(Path(folder).expanduser())]
     _check(records)
-    return sorted(records, key=lambda record: (record.rate, record.seed))
+    return sorted(records, key=lambda record: (record.flow != RESIDUAL, record.flow, record.rate, record.seed))
+
+
+def families(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The records of each kind of flow, by its name for readers, in the order in which they come."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.flow_name, []).append(record)
+    return found
 
 
 def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
     """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
-    named = [(f"missing_{record.rate:g}-seed_{record.seed}.json", record) for record in records]
+    named = [(_file_name(record), record) for record in records]
     return [atomic.write_json(Path(folder, name), record.figures) for name, record in named]
+
+
+def _file_name(record: Record) -> str:
+    flow = "" if record.flow == RESIDUAL else f"-{record.flow}"
+    return f"missing_{record.rate:g}-seed_{record.seed}{flow}.json"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -83,13 +122,22 @@ def _check(records: list[Record]) -> None:
     """Refuses what does not compare."""
     _agree(records, "the data", lambda record: record.figures["dataset"])
     _agree(records, "the number of test items", lambda record: record.figures["items"])
-    _agree(records, "the extractor behind FID", lambda record: _fid(record, "extractor_sha256"))
-    _agree(records, "the number of images behind FID", lambda record: _fid(record, "reference_items"))
+    _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
+    _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))
+    _agree(records, "the number of draws that are scored", lambda record: _entry(record, "energy", "draws"))
+    for rate, seed in sorted({(record.rate, record.seed) for record in records}):
+        same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
+        _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.figures["mask_hash"])
+    for family in families(records).values():
+        _check_family(family)
+
+
+def _check_family(records: list[Record]) -> None:
+    """Refuses records of one kind of flow that differ in more than the rate and the seed."""
     for key in sorted({key for record in records for key in _settings(record)}):
         _agree(records, key, lambda record, key=key: _settings(record).get(key))  # type: ignore[misc]
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
         same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
-        _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.figures["mask_hash"])
         if len(same) > 1:
             raise InputError(f"{_names(same)} are all missing={rate:g} seed={seed}; leave one of them in the folder")
 
@@ -110,9 +158,9 @@ def _names(records: list[Record]) -> str:
     return ", ".join(record.name for record in records)
 
 
-def _fid(record: Record, key: str) -> Any:
-    """What every FID of a record says under `key`; None where none was measured."""
-    each = [entry for entry in record.figures.get("fid", {}).values() if isinstance(entry, dict)]
+def _entry(record: Record, metric: str, key: str) -> Any:
+    """What every figure of a metric says under `key`; None where none was measured."""
+    each = [entry for entry in record.figures.get(metric, {}).values() if isinstance(entry, dict)]
     return next((entry[key] for entry in each if key in entry), None)
 
 
