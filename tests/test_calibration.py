@@ -18,10 +18,12 @@ from viscos.data.items import OWN, PIXELS
 from viscos.data.vectors import Vectors
 from viscos.errors import InputError
 from viscos.gaussian import Gaussian
-from viscos.metrics.baseline import gaussian_draws
+from viscos.inference import Completions
+from viscos.metrics.baseline import add_completions, gaussian_draws
 from viscos.metrics.calibration import Scores, first_of_pairs, varying
 from viscos.metrics.tally import Tally
 from viscos.rng import item_noise
+from viscos.solution import Solution, Status
 
 quick = settings(max_examples=25, deadline=None)
 NAN = float("nan")
@@ -288,7 +290,7 @@ def test_refused(change, says):
 # ---------------------------------------------------------------------------------------- the Gaussian, and the tally
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2, 0.8, 1.0])
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 1.0])
 def test_draws_of_the_gaussian_are_those_of_a_batch(rate):
     mixing = normal(12, 12, seed=1)
     gaussian = Gaussian(normal(12), mixing @ mixing.T)
@@ -318,6 +320,22 @@ def test_the_gaussian_is_calibrated_on_its_own_draws():
     assert record["energy"]["gaussian_draw"]["items"] == n - record["energy"]["gaussian_draw"][
         "items_with_nothing_hidden_left_out"
     ]  # fmt: skip
+
+
+def test_draws_that_failed_among_pairs_are_left_out():
+    values, hidden = normal(6, 4, seed=1), torch.ones(6, 4, dtype=torch.bool)
+    ok = torch.ones(8, 6, dtype=torch.bool)
+    ok[0, 0] = ok[3, 1] = ok[6, 2] = False  # the second of its pair does not count
+    ok[:3, 3] = False  # two are left of four that count
+    draws = torch.where(ok.unsqueeze(-1), normal(8, 6, 4, seed=2), NAN)
+    status = torch.where(ok, int(Status.CONVERGED), int(Status.STALLED)).flatten()
+    done = Completions(draws, draws, Solution(draws.flatten(0, 1), status, *torch.zeros(2, 48)))
+    tally = Tally(Vectors("v", values, None, 0), "none")
+    add_completions(tally, done, hidden, torch.arange(6))
+    row = tally.record()["energy"]["draw"]
+    assert row["failed_draws_left_out"] == 4 and row["failed_items_left_out"] == 0 and row["draws"] == 4
+    each = energy_by_loops(draws[::2], values, hidden, ok[::2])
+    assert row["value"] == pytest.approx(float(each.mean()))
 
 
 def test_one_draw_alone_has_no_scores():
