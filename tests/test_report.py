@@ -125,7 +125,7 @@ def test_behind_what_needs_no_flow():
 
 
 def test_draws_behind_the_gaussian():
-    energy = {"draw": score(3.6, 0.1), "gaussian_draw": score(3.5, 0.1)}
+    energy = {"draw": score(3.6, 0.05), "gaussian_draw": score(3.5, None)}
     assert warned(compared(0.18, 0.19, energy=energy)) == [
         "warning: draws (energy score 3.6000) are behind the Gaussian's (3.5000): train longer, or use the Gaussian"
     ]
@@ -145,6 +145,8 @@ def test_nothing_to_warn_of():
         compared(0.18, 0.19, 0.25),
         compared(0.1905, 0.19),  # the same but for chance: a flow at its start is the Gaussian
         compared(0.2),
+        {"energy": {"draw": score(3.6, 0.08), "gaussian_draw": score(3.5, 0.08)}},  # of few items
+        {"energy": {"draw": score(3.51, 0.001), "gaussian_draw": score(3.5, 0.001)}},
         compared(None, 0.1, 0.2, energy={"draw": score(None, None), "gaussian_draw": score(3.0, 0.1)}),
         {"solver": {"evaluations": 9.0, "fallback": 0.0, "failed": 0.02}},
         {"bits_per_dim": {"value": 1.25}},

@@ -264,8 +264,8 @@ SCORES = """\
 | viscos, draws | 3.1235 | — |
 | Gaussian conditional, draws | 3.5000 | — |
 
-**Share of hidden pixels, of those that vary, in the central 60 % interval of independent draws** (nearer to 0.60 is \
-better)
+**Coverage: share of hidden pixels, of those that vary, in the central 60 % interval of draws** (nearer \
+to 0.60 is better)
 
 | missing | 0.5 | 0.9 |
 | --- | --- | --- |
@@ -289,7 +289,7 @@ def test_scores_beside_an_older_record_without_them(capsys):
     put("runs", a=changed(SCORED, dataset="digits"), b=changed(AT_90, dataset="digits"))
     assert printed(capsys, "runs=runs").endswith(SCORES)
     text = printed(capsys, "runs=runs", "format=latex")
-    assert r"the central 60 \% interval of independent draws (nearer to 0.60 is better)." in text and text.isascii()
+    assert r"the central 60 \% interval of draws (nearer to 0.60 is better)." in text and text.isascii()
     assert 'spread_skill,"viscos, draws",run,0.5,0.930,' in printed(capsys, "runs=runs", "format=csv").splitlines()
 
 

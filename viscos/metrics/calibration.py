@@ -28,7 +28,6 @@ E (ȳ − t)² = (1 + 1/K) σ²; below 1, draws are too sure.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +36,7 @@ from torch import Tensor
 
 from viscos.data.items import Data, Units
 from viscos.errors import InputError
+from viscos.metrics.ratio import Ratio
 from viscos.metrics.rmse import check_batch, known
 
 TAIL = 0.05
@@ -69,29 +69,6 @@ def varying(data: Data) -> Tensor:
     for values, there in zip(data.values.split(ROWS), data.known.split(ROWS), strict=True):
         squares += torch.where(there, values.double() - mean, 0).square().sum(0)
     return (count < 2) | ((squares / (count - 1).clamp(min=1)).sqrt() > VARIES)
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Σ a / Σ b over items, and its standard error by linearisation; NaN where there are too few items to tell."""
-
-    value: float
-    standard_error: float
-
-    @classmethod
-    def of(cls, a: Tensor, b: Tensor) -> Ratio:
-        """Of `a` and `b` (n,), float64; an item's entries need not be independent of each other."""
-        n, total = len(a), float(b.sum())
-        if not total:
-            return cls(math.nan, math.nan)
-        value = float(a.sum()) / total
-        spread = math.sqrt(n / (n - 1) * float((a - value * b).square().sum())) / total if n > 1 else math.nan
-        return cls(value, spread)
-
-    def sqrt(self) -> Ratio:
-        """Its root."""
-        root = math.sqrt(self.value) if self.value >= 0 else math.nan
-        return Ratio(root, self.standard_error / (2 * root) if root else math.nan)
 
 
 @dataclass
@@ -192,7 +169,7 @@ class Scores:
             "coverage": {
                 "metric": "coverage of the central interval",
                 "unit": f"share of hidden entries whose standard deviation over the items is above {VARIES:g}",
-                "how": f"order statistics of the draws: the central {LEVEL:g} interval or, where too few, from "
+                "how": f"order statistics: the central {LEVEL:g} interval or, below {round(1 / TAIL) - 1} draws, from "
                 "the smallest to the largest; ends count as inside",
                 **_plain(coverage),
                 "nominal": known(self.nominal),

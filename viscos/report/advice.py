@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 MARGIN = 0.01
@@ -24,8 +25,10 @@ def warnings(record: dict[str, Any]) -> list[str]:
         lines.append(
             f"the posterior mean (RMSE {mean:.4f}) is behind mean imputation ({naive:.4f}): this model is of no use yet"
         )
-    draw, other = (record.get("energy", {}).get(kind, {}).get("value") for kind in ("draw", "gaussian_draw"))
-    if _behind(draw, other):
+    scores = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
+    draw, other = (row.get("value") for row in scores)
+    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores))
+    if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"
         )
@@ -42,5 +45,5 @@ def _rmse(record: dict[str, Any], kind: str) -> float | None:
     return record.get("rmse", {}).get(kind, {}).get("pooled")
 
 
-def _behind(mine: float | None, other: float | None) -> bool:
-    return mine is not None and other is not None and mine > (1 + MARGIN) * other
+def _behind(mine: float | None, other: float | None, chance: float = 0.0) -> bool:
+    return mine is not None and other is not None and mine > other + max(MARGIN * other, chance)

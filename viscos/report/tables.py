@@ -109,7 +109,7 @@ SPECS = (
     ),
     Spec(
         "coverage",
-        "Share of hidden pixels, of those that vary, in the central {percent} % interval of independent draws",
+        "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
         "nearer to {nominal}",
         3,
         tuple((label, ("coverage", kind, "value")) for kind, label in _DRAWS),
