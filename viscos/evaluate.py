@@ -130,7 +130,7 @@ class _Completion:
             add_gaussian(self.tally, self.baseline, batch.to("cpu"), hidden, self.protocol.seed, done)
         self.tally.update_truth(rows)
         prediction = None
-        if isinstance(self.model.posterior, Amortised):
+        if isinstance(self.model.posterior, Amortised) and self.model.posterior.predicts:
             prediction = self.model.posterior.predict(batch)
             self.tally.update("prediction", prediction.cpu(), hidden, rows)
         if self.model.classifier is not None and self.test.labels is not None:

@@ -75,16 +75,11 @@ class Model(nn.Module):
         return [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]
 
 
-def build_model(cfg: dict[str, Any], shape: Sequence[int], classes: int, incomplete: bool) -> Model:
-    """The model that the settings describe, for items of `shape`."""
-    flow = build(cfg["flow"], shape)
-    if incomplete and not str(cfg["posterior"]["_target_"]).endswith(".Amortised"):
-        raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
-    if incomplete and flow.matches:
-        raise InputError(
-            "this flow is trained by flow matching, which needs complete data: train it with missing=0, "
-            "then `viscos impute` completes items with any holes"
-        )
-    posterior = build(cfg["posterior"], shape) if incomplete else None
+def build_model(
+    cfg: dict[str, Any], shape: Sequence[int], classes: int, inference: bool, flow: Composed | None = None
+) -> Model:
+    """The model that the settings describe, for items of `shape`; with an inference network if `inference` is set."""
+    flow = build(cfg["flow"], shape) if flow is None else flow
+    posterior = build(cfg["posterior"], shape) if inference else None
     classifier = make_classifier(cfg["classifier"], tuple(shape), classes) if classes > 1 else None
     return Model(flow, posterior, classifier)

@@ -36,6 +36,12 @@ class Bar:
                 self.say(f"{self.what}: about {_clock(each * self.total)} for all {self.total}, {each:.2g} s each")
         self.show()
 
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Goes on with another part of the work, of which `done` of `total` are behind."""
+        self.what, self.total, self.done = what, total, done
+        self._figures = {}
+        self._first, self._began, self._told = done, time.monotonic(), False
+
     @property
     def left(self) -> float:
         """Seconds to go at the pace so far; 0 while it is not known."""
@@ -61,6 +67,10 @@ class _Drawn(Bar):
         super().__init__(what, total, done)
         self._progress = progress
         self._task: TaskID = progress.add_task(what, total=total, completed=done, figures="")
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        super().begin(what, total, done)
+        self._progress.reset(self._task, description=what, total=total, completed=done, figures="")
 
     def show(self) -> None:
         self._progress.update(self._task, completed=self.done, figures=self.figures)

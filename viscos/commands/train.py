@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos import atomic, checkpoint, runs
+from viscos.build import build
 from viscos.commands.common import (
     chosen_mask,
     grey_levels,
@@ -21,7 +23,8 @@ from viscos.commands.common import (
 )
 from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
-from viscos.commands.progress import bar
+from viscos.commands.plan import plan_of, settled
+from viscos.commands.progress import Bar, bar
 from viscos.commands.provenance import provenance
 from viscos.commands.report import save_density, save_grid, save_samples, summary
 from viscos.data.incomplete import IncompleteData
@@ -31,16 +34,15 @@ from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.gaussian import Gaussian
+from viscos.gaussian_em import PASSES, em_gaussian
 from viscos.inference import Objective
 from viscos.metrics.extractor import extractor_for
 from viscos.model import Model, build_model
 from viscos.report.board import Log
 from viscos.rng import generator
-from viscos.train import Plan, Report, Trainer
+from viscos.train import PhasedTrainer, Report, Trainer
 from viscos.train.devices import Devices
 from viscos.trained import model_state, restore_gaussian
-
-_MATCHING_EPOCHS = 4  # times those of a dataset
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -68,14 +70,17 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels)
     hides = not bool(observed.all() and test_observed.all())
-    model = build_model(cfg, train.shape, train.classes, hides)
-    cfg = _with_usual(cfg, model.flow.matches)
+    flow = build(cfg["flow"], train.shape)
+    cfg = settled(cfg, matches=flow.matches, hides=hides)
+    model = build_model(cfg, train.shape, train.classes, cfg["teach"] != "none", flow)
     gaussian = _gaussian(cfg, data, state)
     if state is None:
         model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    trainer = Trainer(model.to(device), data, make_objective(cfg), _plan(cfg, len(data)), devices)
+    plan = plan_of(cfg, len(data), hides)
+    made = PhasedTrainer if plan.phases else Trainer
+    trainer = made(model.to(device), data, make_objective(cfg), plan, devices)
     if state is not None:
         trainer.load_state(state["trainer"])
         if trainer.step > trainer.total:
@@ -137,8 +142,8 @@ def _go(
                     shown = _bound(model, trainer.objective, report, cfg["seed"])
                     log.scalars("train", report.loss | report.solver | shown, report.step)
                 shown |= {key: report.solver[key] for key in ("residual", "failed") if key in report.solver}
-                shown |= {key: report.loss[key] for key in ("matching",) if key in report.loss}
-                progress.update(report.step + 1, shown)
+                shown |= {key: report.loss[key] for key in ("matching", "nll") if key in report.loss}
+                _show(progress, report, shown)
                 if trainer.anywhere(interrupted()):
                     save()
                     raise KeyboardInterrupt
@@ -188,7 +193,7 @@ def _measure(
     if first is not None and images:
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
-    if trainer.model.posterior is None and images:
+    if images and (trainer.model.posterior is None or trainer.plan.phases):
         samples = save_samples(run_dir / "samples.png", trainer.model.flow, test.shape, cfg["seed"])
         log.image("test/samples", samples, trainer.step)
     log.record("test", record, trainer.step)
@@ -213,51 +218,39 @@ def _gaussian(cfg: dict[str, Any], data: IncompleteData, state: dict[str, Any] |
         return saved
     noise = cfg["dataset"]["noise"]
     spread = 0.0 if noise == "uniform" else float(noise)
-    known = torch.where(data.observed, data.values, 0)
-    fitted = Gaussian.from_incomplete(known, data.observed, floor=cfg["gaussian_floor"], noise=spread)
+    with ExitStack() as shown:
+        began, bars = time.monotonic(), list[Bar]()
+
+        def progress(done: int, figures: dict[str, float]) -> None:
+            if not bars and time.monotonic() - began > 3:  # most fits are over before anyone wonders
+                bars.append(shown.enter_context(bar("fitting the Gaussian", PASSES)))
+            for each in bars:
+                each.update(done, figures)
+
+        fitted = em_gaussian(data.values, data.observed, cfg["gaussian_floor"], spread, progress=progress)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
-def _with_usual(cfg: dict[str, Any], matching: bool) -> dict[str, Any]:
-    """The settings, with what is null as it suits the way of training; steps of flow matching are many and noisy."""
-    epochs = cfg["dataset"]["epochs"] * (_MATCHING_EPOCHS if matching else 1)
-    usual = {"epochs": epochs, "ema": 0.999 if matching else 0}
-    cfg = {**cfg, **{key: value for key, value in usual.items() if cfg[key] is None}}
-    return cfg | {"pretrain": cfg["epochs"] / 5 if cfg["pretrain"] is None else cfg["pretrain"]}
-
-
-def _plan(cfg: dict[str, Any], items: int) -> Plan:
-    return Plan(
-        cfg["epochs"],
-        cfg["batch_size"],
-        cfg["learning_rate"],
-        cfg["schedule"],
-        cfg["max_steps"],
-        warmup=cfg["warmup"],
-        noise=cfg["dataset"]["noise"],
-        levels=grey_levels(cfg),
-        augment=_augment(cfg["dataset"]),
-        accumulate=cfg["accumulate"],
-        ema=cfg["ema"],
-        pretrain=round(cfg["pretrain"] * items / cfg["batch_size"]),
-        seed=cfg["seed"],
-    )
-
-
-def _augment(dataset: dict[str, Any]) -> list[str]:
-    kinds = dataset.get("augment", "none")
-    return [] if kinds == "none" else [kinds] if isinstance(kinds, str) else kinds
+def _show(progress: Bar, report: Report, figures: dict[str, float]) -> None:
+    """How far the training is, or the phase that it is in."""
+    if report.phase is None:
+        return progress.update(report.step + 1, figures)
+    if progress.what != report.phase.title:
+        progress.begin(report.phase.title, report.phase.steps, report.within)
+    progress.update(report.within + 1, figures)
 
 
 @torch.no_grad()
 def _bound(model: Model, objective: Objective, report: Report, seed: int) -> dict[str, float]:
     """The bound (or log p) in nats, by the cheap estimators, on some items of the batch."""
-    if model.flow.matches:  # a log-determinant costs as much as many steps
+    learning = "" if report.phase is None else report.phase.name
+    if model.flow.matches or learning not in ("", "flow", "bound"):  # a log-determinant costs as much as many steps
         return {}
     batch = report.batch.select(torch.arange(min(16, len(report.batch))))
-    if model.posterior is None:
+    if bool(batch.observed.all()):
         return {"bound": float(model.flow.log_prob(batch.values).mean())}
+    assert model.posterior is not None
     g = generator(seed, "monitor", report.step)
     noise = torch.randn((1, *batch.values.shape), generator=g).to(batch.values.device)
     q = model.posterior(batch, model.flow)

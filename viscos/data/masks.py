@@ -140,6 +140,44 @@ class FileMask:
         )
 
 
+def any_masks(shape: Shape, n: int, g: torch.Generator) -> Tensor:
+    """`observed` (n, *shape) of every kind: what a network is taught under that is to serve whatever is asked of it.
+
+    Half of the masks hide each entry with a probability of their own, uniform in [0, 1] (the channels of a pixel share
+    its fate). Of images the rest hide a rectangle of any size and place, or all outside of it, in turn; of vectors,
+    single entries or all but one.
+    """
+    rate = torch.rand(n, *[1] * len(shape), generator=g)
+    drawn = (1, *shape[1:]) if len(shape) == 3 else shape
+    observed = (torch.rand((n, *drawn), generator=g) >= rate).expand(n, *shape).clone()
+    rest = torch.arange(n // 2, n)
+    part = _rectangles(shape, len(rest), g) if len(shape) == 3 else _single(shape, len(rest), g)
+    turned = (rest % 4 == 3).view(-1, *[1] * len(shape))
+    observed[rest] = torch.where(turned, part, ~part)
+    return observed
+
+
+def _rectangles(shape: Shape, n: int, g: torch.Generator) -> Tensor:
+    """True inside a rectangle (n, *shape); a quarter of them reach over the whole height or width."""
+    inside = torch.ones(n, *shape, dtype=torch.bool)
+    whole = torch.rand(n, generator=g)
+    for axis, size in enumerate(shape[1:]):
+        length = torch.randint(1, size + 1, (n,), generator=g)
+        length = torch.where((whole >= axis / 8) & (whole < (axis + 1) / 8), size, length)
+        first = (torch.rand(n, generator=g) * (size - length + 1)).long()
+        at = torch.arange(size)
+        along = (at >= first[:, None]) & (at < (first + length)[:, None])
+        inside &= along.view(n, 1, size, 1) if axis == 0 else along.view(n, 1, 1, size)
+    return inside
+
+
+def _single(shape: Shape, n: int, g: torch.Generator) -> Tensor:
+    """True at one entry (n, *shape)."""
+    size = torch.Size(shape).numel()
+    chosen = torch.randint(0, size, (n,), generator=g)
+    return (torch.arange(size) == chosen[:, None]).view(n, *shape)
+
+
 def mask_hash(observed: Tensor) -> str:
     """Sixteen hexadecimal digits that tell masks apart: BLAKE2b of the shape and packed bits of `observed` (bool)."""
     return _hash(_check_bool(observed).shape, _pack(observed))

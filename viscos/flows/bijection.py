@@ -42,6 +42,8 @@ class Flow(nn.Module):
     dear = False
     """Whether an evaluation costs so much, and the skeleton says so little, that conditioning is worth the columns of G
     that belong to H at the point where a fit begins; they precondition its solves."""
+    denoises = False
+    """Whether `denoised` does anything."""
     matches = False
     """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
 
@@ -79,6 +81,10 @@ class Flow(nn.Module):
     def skeleton(self, y: Tensor) -> Skeleton:
         """An affine map close to g, for starts and preconditioners; here g linearised at `y`, or its diagonal alone."""
         return estimated_skeleton(self, y)
+
+    def denoised(self, y: Tensor, noise: float) -> Tensor:
+        """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
+        return y
 
     def links(self, y: Tensor) -> Links | None:
         """g for items like y (B, …) as maps between states that a solver may know too; None if it is of one piece."""

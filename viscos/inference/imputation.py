@@ -53,22 +53,24 @@ def impute(
     seed: int = 0,
     first: int = 0,
     antithetic: bool = False,
+    noise: float = 0.0,
 ) -> Completions:
     """Draws completions of `batch` from q; the noise is keyed by (seed, item, draw), beginning with draw `first`.
 
     An item with nothing missing comes back unchanged, one with everything missing is a sample of the flow itself. With
     `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not
-    independent).
+    independent). `noise` above zero is the standard deviation of the noise that the flow was trained with, which is
+    taken off hidden entries where the flow can (`Flow.denoised`); latents and verdicts are of what the solver found.
     """
     shape, like = batch.values.shape[1:], batch.values
     if antithetic:
-        noise = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first)
-        noise = torch.stack([noise, -noise], 1).flatten(0, 1)[:draws]
+        epsilon = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first)
+        epsilon = torch.stack([epsilon, -epsilon], 1).flatten(0, 1)[:draws]
     else:
-        noise = item_noise(seed, batch.index, draws, shape, like, first)
+        epsilon = item_noise(seed, batch.index, draws, shape, like, first)
     empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
     q = posterior(batch, flow)
-    x = torch.where(empty, noise, q.sample(noise))
+    x = torch.where(empty, epsilon, q.sample(epsilon))
     flow = repeated(flow, len(batch), draws)
     completion = complete(
         flow,
@@ -79,6 +81,9 @@ def impute(
         None if q.start is None else repeat(q.start, draws),
     )
     ok = completion.solution.converged.view(-1, *[1] * len(shape))
-    y = torch.where(ok | ~completion.hidden, completion.y, float("nan"))
+    y = completion.y
+    if noise > 0 and flow.denoises:
+        y = torch.where(completion.hidden, flow.denoised(y, noise), y)
+    y = torch.where(ok | ~completion.hidden, y, float("nan"))
     latents = torch.where(ok, flow.to_latent(completion.y), float("nan"))
     return Completions(y.view(draws, *like.shape), latents.view(draws, *like.shape), completion.solution)

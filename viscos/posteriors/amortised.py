@@ -16,6 +16,9 @@ from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
 from viscos.posteriors.networks import MLP, Plain, UNet
 from viscos.posteriors.posterior import Posterior
 
+_LOG_SCALES = -6.0, 1.0
+"""Between these log σ of a regressed latent is kept: a wild output early in training must not make a draw wild."""
+
 
 class Amortised(Posterior):
     """A network from an incomplete image (C, H, W) or vector (d,) to a diagonal Gaussian over x^H.
@@ -31,12 +34,19 @@ class Amortised(Posterior):
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
     `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
     features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction.
+
+    `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
+    second network of the same kind gives mean and scale of every latent, without the flow, and ŷ is where a solve
+    starts. With nothing held out there is no prediction then, and no first network.
     """
 
     median: Tensor
     center: Tensor
     covariance: Tensor
     precision: Tensor
+    spread: Tensor
+    network: MLP | Plain | UNet
+    reader: MLP | Plain | UNet
 
     def __init__(
         self,
@@ -45,6 +55,7 @@ class Amortised(Posterior):
         channels: Sequence[int] | None = None,
         gaussian: bool = True,
         held_out: float = 0.2,
+        regressed: bool = False,
     ) -> None:
         super().__init__()
         if len(shape) not in (1, 3):
@@ -54,16 +65,17 @@ class Amortised(Posterior):
             )
         if len(shape) == 1 and channels is not None:
             raise InputError("the paper's inference network is of convolutions, for images; take posterior=amortised")
-        self.shape, self.held_out = torch.Size(shape), held_out
+        self.shape, self.held_out, self.regressed = torch.Size(shape), held_out, regressed
         self.factor = 2 if len(shape) == 3 and shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
-        self.network: MLP | Plain | UNet
-        if len(shape) == 1:
-            self.network = MLP(2 * c, 4 * width)
-        else:
-            self.network = UNet(2 * c, width) if channels is None else Plain(2 * c, channels)
+        if self.predicts:
+            self.network = self._network(2 * c, width, channels)
+        if regressed:
+            self.reader = self._network(2 * c, width, channels)
+            self.register_buffer("spread", torch.ones(()))
         self.heads = nn.ModuleDict()
-        for name in ("center", "log_scale", *(["prediction"] if held_out else [])):
+        names = ["mean", "log_scale"] if regressed else ["center", "log_scale"]
+        for name in names + (["prediction"] if held_out else []):
             self.heads[name] = self._head(c)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
@@ -73,15 +85,28 @@ class Amortised(Posterior):
         self.register_buffer("covariance", torch.eye(d))
         self.register_buffer("precision", torch.eye(d))
 
+    @property
+    def predicts(self) -> bool:
+        """Whether the network has a completion of its own."""
+        return self.held_out > 0 or not self.regressed
+
+    def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
+        if len(self.shape) == 1:
+            return MLP(c_in, 4 * width)
+        return UNet(c_in, width) if channels is None else Plain(c_in, channels)
+
     def _head(self, c: int) -> nn.Module:
         """From features to `c` numbers, at each place of an image or once."""
-        width = self.network.width
+        width = (self.network if self.predicts else self.reader).width
         return nn.Linear(width, c) if len(self.shape) == 1 else nn.Conv2d(width, c, 3, padding=1)
 
     @torch.no_grad()
     def prepare(self, median: float, gaussian: Gaussian | None) -> None:
         """Takes over what the training data say about the filling: the observed entries' median, and their Gaussian."""
         self.median.fill_(median)
+        if self.regressed and gaussian is not None:
+            self.center.copy_(gaussian.mean.view_as(self.center))
+            self.spread.copy_(gaussian.covariance.diagonal().mean().sqrt())
         if self.precision.numel() and gaussian is not None:
             self.center.copy_(gaussian.mean.view_as(self.center))
             self.covariance.copy_(gaussian.covariance)
@@ -89,15 +114,20 @@ class Amortised(Posterior):
 
     @torch.no_grad()
     def _fill(self, batch: Incomplete) -> Tensor:
-        """The holes filled by the median, or by the Gaussian's conditional mean."""
+        """The holes filled by the Gaussian's conditional mean, or else by the median, or each entry's own mean."""
         if not self.precision.numel():
-            return batch.filled(self.median)
+            return batch.filled(self.center if self.regressed else self.median)
         known = batch.filled(self.center) - self.center
         guess = regression(self.covariance, self.precision, batch.observed.flatten(1), known.flatten(1))
         return batch.filled(guess.view_as(known) + self.center)
 
     def predict(self, batch: Incomplete) -> Tensor:
-        """The network's own completion (B, …), observed entries as they are: a point estimate, without the flow."""
+        """The network's own completion (B, …), observed entries as they are: a point estimate, without the flow.
+
+        Raises `InputError` if it has none (`predicts`).
+        """
+        if not self.predicts:
+            raise InputError("this inference network was taught on complete data and predicts latents alone")
         filled, features = self._features(batch)
         return self._moved(batch, filled, features, "prediction" if self.held_out else "center")
 
@@ -114,6 +144,19 @@ class Amortised(Posterior):
         return torch.where(batch.observed, filled, filled + self._output(features, head))
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        return self._read(batch) if self.regressed else self._through(batch, flow)
+
+    def _read(self, batch: Incomplete) -> LatentGaussian:
+        """q whose means and scales are outputs of the second network."""
+        z = torch.cat([(self._fill(batch) - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
+        features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
+        mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale").clamp(*_LOG_SCALES)
+        with torch.no_grad():
+            start = self.predict(batch) if self.predicts else None
+        return DiagonalGaussian(mean, batch.hidden, log_scale, start=start)
+
+    def _through(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        """q centred on the latent of a completion."""
         filled, features = self._features(batch)
         features = features.detach() if self.held_out else features
         guess, log_scale = self._moved(batch, filled, features, "center"), self._output(features, "log_scale")

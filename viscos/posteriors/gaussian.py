@@ -28,6 +28,10 @@ class LatentGaussian:
         """L ε (K, B, …)."""
         raise NotImplementedError
 
+    def unscaled(self, v: Tensor) -> Tensor:
+        """L⁻¹ v (K, B, …)."""
+        raise NotImplementedError
+
     def unscaled_transposed(self, noise: Tensor) -> Tensor:
         """L⁻ᵀ ε (K, B, …)."""
         raise NotImplementedError
@@ -45,6 +49,10 @@ class LatentGaussian:
         epsilon = self.masked(noise)
         size = self.hidden.flatten(1).sum(1).to(noise.dtype) * math.log(2 * math.pi)
         return -0.5 * (epsilon.square().flatten(2).sum(2) + size) - self.log_scale_sum()
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x^H) of latents x (K, B, …), of which only entries on H matter (K, B)."""
+        return self.log_prob_of_noise(self.unscaled(self.masked(x - self.mean)))
 
     def log_prob_path(self, noise: Tensor, x: Tensor) -> Tensor:
         """log q(x^H) (K, B), differentiable through the draw x alone.
@@ -71,6 +79,9 @@ class DiagonalGaussian(LatentGaussian):
     def scaled(self, noise: Tensor) -> Tensor:
         return noise * self.log_scale.exp()
 
+    def unscaled(self, v: Tensor) -> Tensor:
+        return v * (-self.log_scale).exp()
+
     def unscaled_transposed(self, noise: Tensor) -> Tensor:
         return noise * (-self.log_scale).exp()
 
@@ -88,14 +99,17 @@ class HouseholderGaussian(DiagonalGaussian):
     def scaled(self, noise: Tensor) -> Tensor:
         return self._reflected(super().scaled(noise))
 
+    def unscaled(self, v: Tensor) -> Tensor:
+        return super().unscaled(self._reflected(v, back=True))
+
     def unscaled_transposed(self, noise: Tensor) -> Tensor:
         # L⁻ᵀ = U diag(1/σ) since U is orthogonal.
         return self._reflected(super().unscaled_transposed(noise))
 
-    def _reflected(self, v: Tensor) -> Tensor:
+    def _reflected(self, v: Tensor, back: bool = False) -> Tensor:
         vectors = torch.where(self.hidden.unsqueeze(1), self.vectors, 0)
         sizes = vectors.square().flatten(2).sum(2).clamp_min(torch.finfo(v.dtype).tiny)
-        for i in reversed(range(vectors.shape[1])):
+        for i in range(vectors.shape[1]) if back else reversed(range(vectors.shape[1])):
             w = vectors[:, i]
             along = 2 * (v * w).flatten(2).sum(2) / sizes[:, i]
             v = v - along.view(*along.shape, *[1] * (w.dim() - 1)) * w
@@ -116,6 +130,9 @@ class FullGaussian(LatentGaussian):
 
     def scaled(self, noise: Tensor) -> Tensor:
         return (self._lower() @ noise.flatten(2).unsqueeze(-1)).view_as(noise)
+
+    def unscaled(self, v: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self._lower(), v.flatten(2).unsqueeze(-1), upper=False).view_as(v)
 
     def unscaled_transposed(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self._lower().mT, noise.flatten(2).unsqueeze(-1), upper=True).view_as(

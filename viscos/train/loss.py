@@ -35,6 +35,19 @@ class Part:
     """The estimator that the whole step takes."""
     weight: float
     """Of each item in the loss."""
+    complete: bool = False
+    """Whether nothing is hidden, and the flow alone learns."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A micro-batch of masked items and what their latents are, for q to be taught by."""
+
+    batch: Incomplete
+    latents: Tensor
+    """g of the items before they were masked (B, …)."""
+    weight: float
+    """Of each hidden entry in the loss."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +78,13 @@ class Loss(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, part: Part | HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
+    def forward(self, part: Part | HeldOut | Pairs) -> tuple[Tensor, Callable[[], Figures]]:
         """The weighted sum, and its figures, to be read after the backward pass, which solves too."""
         if isinstance(part, HeldOut):
             return self._held_out(part)
-        if self.model.posterior is None:
+        if isinstance(part, Pairs):
+            return self._regression(part)
+        if part.complete:
             x, y, terms, ok, solver = self._likelihood(part)
         else:
             x, y, terms, ok, solver = self._bound(part)
@@ -101,6 +116,14 @@ class Loss(nn.Module):
             figures["cross_entropy"] = float(cross_entropy.detach())
             figures["hits"] = float((scores.argmax(1) == label).sum())
         return loss, lambda: figures
+
+    def _regression(self, part: Pairs) -> tuple[Tensor, Callable[[], Figures]]:
+        """−log q(x^H | y^O): over pairs, the forward divergence but for a constant, as in wake–sleep (Hinton, 1995)."""
+        assert self.model.posterior is not None
+        q = self.model.posterior(part.batch, self.model.flow)
+        loss = -q.log_prob(part.latents[None])[0].sum()
+        figures = {"nll": float(loss.detach()), "entries": float(part.batch.hidden.sum()) if part.weight else 0.0}
+        return part.weight * loss, lambda: figures
 
     def _likelihood(self, part: Part) -> _Terms:
         flow, y = self.model.flow, part.batch.values

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from viscos.train.phases import Phase
+
 _WARMUP = 50  # steps over which the rate of the cosine schedule rises, unless the plan says otherwise
 
 
@@ -36,6 +38,12 @@ class Plan:
     """Micro-batches that a step, or each device's share of it, is cut into; they need less memory."""
     ema: float = 0.0
     """Decay of the average of the parameters over the steps; 0: none."""
+    phases: Sequence[Phase] = ()
+    """What is learnt one after the other; none where all is learnt together."""
+    masks: str = "own"
+    """What the inference network is taught under: `own`, the masks of the training data, or `any`, see `any_masks`."""
+    redraw: int = 10_000
+    """Items that are completed anew in a round, at most."""
     seed: int = 0
 
     def steps_per_epoch(self, items: int) -> int:
@@ -44,16 +52,33 @@ class Plan:
 
     def total(self, items: int) -> int:
         """Steps in all."""
+        if self.phases:
+            return sum(phase.steps for phase in self.phases)
         steps = self.epochs * self.steps_per_epoch(items)
         return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The number of the phase that a step is in, and its number there; after the last step, one phase more."""
+        for k, phase in enumerate(self.phases):
+            if step < phase.steps:
+                return k, step
+            step -= phase.steps
+        return len(self.phases), step
 
     def rate(self, step: int, items: int) -> float:
         """The learning rate of a step: a function of its number, so that resuming needs no state."""
         usual = 0 if self.schedule == "halve" else _WARMUP
         warmup = usual if self.warmup is None else self.warmup
-        total, rest = self.total(items), step - self.pretrain
-        into, length = (step, min(self.pretrain, total)) if rest < 0 else (rest, total - self.pretrain)
-        rate = self.learning_rate * min(1.0, (into + 1) / max(1, warmup))
+        into, length, share = self._stretch(step, items)
+        rate = share * self.learning_rate * min(1.0, (into + 1) / max(1, warmup))
         if self.schedule == "halve":
-            return rate * 0.5 ** (step // self.steps_per_epoch(items))
+            return rate * 0.5 ** ((into if self.phases else step) // self.steps_per_epoch(items))
         return rate * 0.5 * (1 + math.cos(math.pi * into / length))
+
+    def _stretch(self, step: int, items: int) -> tuple[int, int, float]:
+        """The number of a step in what has one cosine, the steps of that, and its share of the learning rate."""
+        if self.phases:
+            k, within = self.place(step)
+            return within, self.phases[k].steps, self.phases[k].rate
+        total, rest = self.total(items), step - self.pretrain
+        return (step, min(self.pretrain, total), 1.0) if rest < 0 else (rest, total - self.pretrain, 1.0)

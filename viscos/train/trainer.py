@@ -23,12 +23,13 @@ from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.rng import RowGenerator, generator
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
-from viscos.train.loss import Figures, HeldOut, Loss, Part, merged
+from viscos.train.loss import Figures, HeldOut, Loss, Pairs, Part, merged
 from viscos.train.noise import noisy
+from viscos.train.phases import Phase
 from viscos.train.plan import Plan
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
-_LOSS = ("matching", "holdout", "cross_entropy", "accuracy")
+_LOSS = ("matching", "nll", "holdout", "cross_entropy", "accuracy")
 _SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
 
 
@@ -41,6 +42,10 @@ class Report:
     loss: dict[str, float]
     solver: dict[str, float]
     batch: Incomplete
+    phase: Phase | None = None
+    """What is being learnt, where the plan has phases."""
+    within: int = 0
+    """Number of the step in its phase."""
 
 
 class Trainer:
@@ -105,41 +110,63 @@ class Trainer:
             yield self.data.batch(order[within * size : (within + 1) * size])
 
     def _advance(self, batch: Incomplete) -> Report:
-        rate = self.plan.rate(self.step, len(self.data))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         batch = self._seen(batch).to(self.devices.device)
-        self.optimizer.zero_grad(set_to_none=True)
-        # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
-        torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
+        return self._descend(batch, self._gradients)
+
+    def _gradients(self, batch: Incomplete) -> Figures:
+        """Leaves the gradient of a step; returns its figures."""
         figures: Figures = {}
         if self.step >= self.plan.pretrain:
             figures = self._gradient(batch)
         if self.model.holds_out:
             figures |= self._holdout_gradient(batch)
-        norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self.plan.clip, error_if_nonfinite=False)
+        return figures
+
+    def _descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Figures]) -> Report:
+        """A step of the optimiser along what `gradients` leaves of a batch."""
+        rate = self.plan.rate(self.step, len(self.data))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
+        torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
+        figures = gradients(batch)
+        norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self._clip, error_if_nonfinite=False)
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
             self._stepper.step()
         if finite:
             self.model.flow.renormalize()
             if self.average is not None:
-                self.average.update(self.model, self.step)
+                self.average.update(self.model, self._averaged)
         self._check_progress(finite and figures.get("failed", 0.0) < 1)
         solver = {key: figures[key] for key in _SOLVER if key in figures}
         loss = {key: figures[key] for key in _LOSS if not math.isnan(figures.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
         return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
 
-    def _seen(self, batch: Incomplete) -> Incomplete:
-        """The batch as this step sees it: moved about, and noisy."""
-        plan, holes = self.plan, self.model.posterior is not None
+    @property
+    def _clip(self) -> float:
+        return self.plan.clip
+
+    @property
+    def _averaged(self) -> int:
+        """Steps that the average has taken in."""
+        return self.step
+
+    def _seen(self, batch: Incomplete, holes: bool | None = None) -> Incomplete:
+        """The batch as this step sees it: moved about, and noisy; `holes` says whether there may be any."""
+        plan = self.plan
+        holes = self.model.posterior is not None if holes is None else holes
         batch = augment(batch, plan.augment, generator(plan.seed, "augment", self.step), holes=holes)
         return noisy(batch, plan.noise, plan.levels, generator(plan.seed, "noise", self.step))
 
-    def _gradient(self, batch: Incomplete) -> Figures:
-        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch."""
-        mine = merged(self._backward(list(self._parts(batch))))
+    def _gradient(self, batch: Incomplete, complete: bool = False) -> Figures:
+        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch.
+
+        With `complete`, of a batch without holes from which the flow alone learns.
+        """
+        mine = merged(self._backward(list(self._parts(batch, complete))))
         rows = self.devices.gather_rows(list(mine.values()))
         whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
         if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
@@ -148,7 +175,7 @@ class Trainer:
                     p.grad.mul_(len(batch) / whole["solved"])
         return whole
 
-    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut]) -> list[Figures]:
+    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Figures]:
         """Adds the gradient of the parts' losses, summed; returns their figures."""
         records = []
         for k, part in enumerate(parts):
@@ -198,7 +225,7 @@ class Trainer:
         shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
         return shares or [slice(0, 1)]
 
-    def _parts(self, batch: Incomplete) -> Iterator[Part]:
+    def _parts(self, batch: Incomplete, complete: bool) -> Iterator[Part]:
         """This process's share of a batch, in micro-batches."""
         size, seed, lad = len(batch), self.plan.seed, self.objective.lad
         lad = lad.choose(batch.hidden) if isinstance(lad, Auto) else lad
@@ -212,6 +239,7 @@ class Trainer:
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
                 lad,
                 weight if self._has_share(size) else 0.0,
+                complete or self.model.posterior is None,
             )
 
     def _check_progress(self, useful: bool) -> None:

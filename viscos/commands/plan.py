@@ -1,0 +1,99 @@
+"""How a run is trained, by its settings: what is null as it suits the data and the flow, and the plan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from viscos.commands.common import grey_levels
+from viscos.errors import InputError
+from viscos.train import Plan
+from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
+
+_MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
+
+
+def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any]:
+    """The settings with what is null as it suits a flow, which may be trained by matching, and data, which may have
+    holes.
+
+    Raises `InputError` for a way of teaching that this flow, or these data, cannot be taught by.
+    """
+    teach = _teach(cfg, matches, hides)
+    em = hides and teach != "bound"
+    dataset_epochs = cfg["dataset"]["epochs"]
+    usual = {
+        "epochs": dataset_epochs * (_MATCHING_EPOCHS if matches and not hides else 1),
+        "ema": (0.998 if em else 0.999) if matches or em else 0,
+        "learning_rate": 0.003 if em else 0.005,
+        "teach_masks": "own" if hides else "any",
+    }
+    cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}
+    if teach in ("regression", "both"):
+        held_out = {} if hides else {"held_out": 0.0}
+        cfg["posterior"] = cfg["posterior"] | {"regressed": True} | held_out
+    pretrain = cfg["epochs"] * (5 / 6 if em else 1 / 5)
+    return cfg | {"pretrain": pretrain if cfg["pretrain"] is None else cfg["pretrain"]}
+
+
+def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
+    amortised = str(cfg["posterior"]["_target_"]).endswith(".Amortised")
+    if hides and not amortised:
+        raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
+    teach = cfg["teach"] or ("none" if not amortised else "bound" if hides and not matches else "regression")
+    if teach != "none" and not amortised:
+        raise InputError(f"teach={teach} is for posterior=amortised; `viscos impute` fits the others to each item")
+    if hides and teach == "none":
+        raise InputError("data with holes need an inference network; take teach=regression, bound or both")
+    if not hides and teach in ("bound", "both"):
+        raise InputError(f"teach={teach} needs data with holes; on complete data take teach=regression or none")
+    if matches and hides and teach == "bound":
+        raise InputError("a flow that is trained by matching learns from completions; take teach=regression or both")
+    if hides and teach != "bound" and not cfg["posterior"].get("held_out"):
+        raise InputError(f"teach={teach} begins with held-out entries; take posterior.held_out above 0, e.g. 0.2")
+    return teach
+
+
+def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
+    """The plan for settings that are `settled`, for so many training items."""
+    steps = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
+    steps = steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
+    pretrain = round(cfg["pretrain"] * items / cfg["batch_size"])
+    return Plan(
+        cfg["epochs"],
+        cfg["batch_size"],
+        cfg["learning_rate"],
+        cfg["schedule"],
+        cfg["max_steps"],
+        warmup=cfg["warmup"],
+        noise=cfg["dataset"]["noise"],
+        levels=grey_levels(cfg),
+        augment=_augment(cfg["dataset"]),
+        accumulate=cfg["accumulate"],
+        ema=cfg["ema"],
+        pretrain=pretrain,
+        phases=_phases(cfg, steps, pretrain, items, hides),
+        masks=cfg["teach_masks"],
+        redraw=cfg["redraw"],
+        seed=cfg["seed"],
+    )
+
+
+def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: bool) -> tuple[Phase, ...]:
+    """None where all is learnt together."""
+    if cfg["teach"] in ("bound", "none"):
+        return ()
+    if not hides:
+        return on_complete_data(steps)
+    return on_incomplete_data(
+        steps,
+        completing=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
+        rounds=cfg["rounds"],
+        redrawing=math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]),
+        bound=cfg["teach"] == "both",
+    )
+
+
+def _augment(dataset: dict[str, Any]) -> list[str]:
+    kinds = dataset.get("augment", "none")
+    return [] if kinds == "none" else [kinds] if isinstance(kinds, str) else kinds

@@ -1,0 +1,249 @@
+"""Training in phases: flow matching and regression on completions, which the flow then draws anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.batch import Incomplete, incomplete
+from viscos.data.incomplete import IncompleteData, epoch_order
+from viscos.data.masks import any_masks
+from viscos.errors import InputError
+from viscos.inference import Objective, impute
+from viscos.model import Model
+from viscos.posteriors import Amortised
+from viscos.rng import generator
+from viscos.train.devices import Devices
+from viscos.train.loss import Figures, Pairs
+from viscos.train.noise import noisy
+from viscos.train.phases import Phase
+from viscos.train.plan import Plan
+from viscos.train.trainer import Report, Trainer, check_invertible
+
+_ROWS = 500  # items that are completed, or whose latents are found, together
+_LATENTS = 10_000  # items whose latents teach the posterior in one phase
+
+
+class PhasedTrainer(Trainer):
+    """Runs a plan of phases. On data with holes that is Monte-Carlo expectation–maximisation.
+
+    The M-step is flow matching (or maximum likelihood) on completed items, and the regression of the posterior on pairs
+    of completed items, masked afresh, and their latents. The E-step draws completions from the flow's conditional, by
+    that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are the
+    inference network's own, which held-out entries teach. A hidden entry is never read: the data hold NaN there.
+
+    Each phase has its own optimiser's moments, warm-up and average of the parameters, which the next phase begins with.
+    """
+
+    def __init__(
+        self, model: Model, data: IncompleteData, objective: Objective, plan: Plan, devices: Devices | None = None
+    ) -> None:
+        super().__init__(model, data, objective, plan, devices)
+        self.completed = data.values.clone()
+        """Completions (N, …); NaN where there is none yet."""
+        self.drawn = data.observed.flatten(1).all(1)
+        """Which of them need no prediction: complete items, and those whose turn to be redrawn has come (N,), bool."""
+        self._entered = -1
+        self._latents: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The present one, or the last."""
+        return self.plan.phases[min(self.plan.place(self.step)[0], len(self.plan.phases) - 1)]
+
+    @property
+    def _averaged(self) -> int:
+        return self.plan.place(self.step)[1]
+
+    @property
+    def _clip(self) -> float:
+        """Of means over entries, which are of the order of one, and not of nats an item."""
+        name = self.phase.name
+        return 1.0 if name == "posterior" or (name == "flow" and self.model.flow.matches) else self.plan.clip
+
+    def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
+        """As a trainer does; what counts as an epoch is as many steps as one has, whatever the phase."""
+        per_epoch = self.plan.steps_per_epoch(len(self.data))
+        while self.step < self.total:
+            number, within = self.plan.place(self.step)
+            self._enter(number, within)
+            phase = self.plan.phases[number]
+            report = self._redraw(phase, within) if phase.name == "redrawing" else self._learn(number, within)
+            report = replace(report, phase=phase, within=within)
+            self.step += 1
+            if within + 1 == phase.steps:
+                self._leave()
+            if self.step % per_epoch == 0 or self.step == self.total:
+                epoch_end(self.step // per_epoch)
+            after(report)
+
+    def _enter(self, number: int, within: int) -> None:
+        """Prepares a phase, at its beginning or in its middle."""
+        if number == self._entered:
+            return
+        self._entered, self._latents = number, None
+        phase = self.plan.phases[number]
+        if within == 0:
+            self.optimizer.state.clear()
+            if self.average is not None:
+                self.average.restart(self.model)
+        self.model.train()
+        if phase.name in ("flow", "posterior", "redrawing"):
+            self._predict(self._chosen(phase.round) if phase.name == "redrawing" else self._rows(phase))
+        if phase.name == "posterior":
+            self._latents = self._pairs(number, self._rows(phase))
+
+    def _leave(self) -> None:
+        """Takes the averaged parameters over."""
+        if self.average is not None:
+            self.model.load_state_dict(self.result().state_dict())
+        check_invertible(self.model.flow)
+
+    def _rows(self, phase: Phase) -> Tensor:
+        """The items that a phase learns from (n,): all at first, and after a redrawing what has been redrawn."""
+        if phase.round == 0:
+            return torch.arange(len(self.data))
+        chosen = [self._chosen(k) for k in range(1, phase.round + 1)]
+        return torch.cat(chosen).unique()
+
+    def _chosen(self, round: int) -> Tensor:
+        """The items that are completed anew in a round (n,)."""
+        return epoch_order(len(self.data), self.plan.seed, -round)[: self.plan.redraw]
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def _learn(self, number: int, within: int) -> Report:
+        phase = self.plan.phases[number]
+        if phase.name in ("completing", "bound"):
+            rows = self._order(torch.arange(len(self.data)), number, within)
+            batch = self._seen(self.data.batch(rows)).to(self.devices.device)
+            bound = phase.name == "bound"
+            return self._descend(batch, self._gradients if bound else self._holdout_gradient)
+        if phase.name == "flow":
+            batch = self._whole(self._order(self._rows(phase), number, within))
+            return self._descend(batch, lambda batch: self._gradient(batch, complete=True))
+        assert self._latents is not None
+        rows = self._order(torch.arange(len(self._latents[0])), number, within)
+        index, values, latents = (part[rows] for part in self._latents)
+        batch = incomplete(values, self._masks(index), index)
+        return self._descend(batch.to(self.devices.device), lambda batch: self._regress(batch, latents))
+
+    def _order(self, rows: Tensor, number: int, within: int) -> Tensor:
+        """Those of `rows` that step `within` of phase `number` sees."""
+        size = self.plan.batch_size
+        epoch, k = divmod(within, math.ceil(len(rows) / size))
+        order = epoch_order(len(rows), self.plan.seed, epoch + 1000 * number)
+        return rows[order[k * size : (k + 1) * size]]
+
+    def _whole(self, rows: Tensor) -> Incomplete:
+        """Completed items, as a step sees them: moved about, and noisy."""
+        labels = None if self.data.labels is None else self.data.labels[rows]
+        values = self.completed[rows]
+        batch = Incomplete(values, torch.ones_like(values, dtype=torch.bool), rows, labels)
+        return self._seen(batch, holes=False).to(self.devices.device)
+
+    def _masks(self, rows: Tensor) -> Tensor:
+        """Fresh masks for items (B, …): those of other items, or of every kind."""
+        g = generator(self.plan.seed, "teach", self.step)
+        if self.plan.masks == "any":
+            return any_masks(self.data.shape, len(rows), g)
+        return self.data.observed[torch.randint(len(self.data), (len(rows),), generator=g)]
+
+    def _regress(self, batch: Incomplete, latents: Tensor) -> Figures:
+        """Leaves the gradient of −log q(x^H | y^O) an entry; returns that, over the whole batch."""
+        hidden = max(1, int(batch.hidden.sum()))
+        share = self._has_share(len(batch))
+        weight = self.devices.world_size / hidden if share else 0.0
+        latents = latents.to(batch.values.device)
+        records = self._backward([Pairs(batch.select(r), latents[r], weight) for r in self._shares(len(batch))])
+        rows = self.devices.gather_rows([sum(r["nll"] for r in records) if share else 0.0])
+        return {"nll": sum(row[0] for row in rows) / hidden}
+
+    # -- completions ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _predict(self, rows: Tensor) -> None:
+        """Completes those of `rows` that have no completion yet, by the inference network.
+
+        Always in the same company, so that a run that was resumed has the same completions bit for bit.
+        """
+        needed = torch.zeros_like(self.drawn)
+        needed[rows] = ~self.drawn[rows] & self.completed[rows].isnan().flatten(1).any(1)
+        network = self.model.posterior
+        for part in torch.arange(len(needed)).split(_ROWS):
+            if not bool(needed[part].any()):
+                continue
+            assert isinstance(network, Amortised)
+            batch, left = self.data.batch(part), needed[part]
+            predicted = network.predict(batch.to(self.devices.device)).to(batch.values.device)
+            completed = torch.where(batch.observed, batch.values, self._sane(predicted))
+            self.completed[part[left]] = completed[left]
+
+    def _sane(self, values: Tensor) -> Tensor:
+        """Of images, within the range that pixels have."""
+        return values.clamp(0, 1) if values.dim() == 4 else values
+
+    @torch.no_grad()
+    def _pairs(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Items (n,), their noisy completions and the latents of these (n, …)."""
+        g = generator(self.plan.seed, "pairs", number)
+        rows = rows[torch.randperm(len(rows), generator=g)[:_LATENTS]]
+        every = self.completed[rows]
+        whole = Incomplete(every, torch.ones_like(every, dtype=torch.bool), rows)
+        values = noisy(whole, self.plan.noise, self.plan.levels, g).values
+        device = self.devices.device
+        latents = [self.model.flow.to_latent(part.to(device)).to(values.device) for part in values.split(_ROWS)]
+        return rows, values, torch.cat(latents)
+
+    @torch.no_grad()
+    def _redraw(self, phase: Phase, within: int) -> Report:
+        """Draws completions of some items; those whose solve fails keep what they have."""
+        size = self.plan.batch_size
+        rows = self._chosen(phase.round)[within * size : (within + 1) * size]
+        batch, posterior = self.data.batch(rows), self.model.posterior
+        assert posterior is not None
+        done = impute(
+            self.model.flow,
+            posterior,
+            batch.to(self.devices.device),
+            self.objective.solver,
+            seed=generator(self.plan.seed, "redraw", phase.round).initial_seed(),
+            noise=0.0 if self.plan.noise == "uniform" else float(self.plan.noise),
+        )
+        ok = done.ok[0].to(rows.device)
+        values = done.draws[0].to(batch.values.device)[ok]
+        self.completed[rows[ok]] = torch.where(batch.observed[ok], batch.values[ok], self._sane(values))
+        self.drawn[rows] = True
+        solution = done.solution
+        solver = {
+            "evaluations": float(solution.evaluations.mean()),
+            "fallback": float(solution.fallback.double().mean()),
+            "failed": float((~ok).double().mean()),
+        }
+        return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), {}, solver, batch)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs beside the parts of `result()`; what was drawn is left out of the last one."""
+        state = super().state() | {"phases": [[phase.name, phase.steps] for phase in self.plan.phases]}
+        if self.step < self.total:
+            rows = (self.drawn & ~self.data.observed.flatten(1).all(1)).nonzero().flatten()
+            state |= {"drawn": rows, "completions": self.completed[rows]}
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave; raises `InputError` if that was of another plan."""
+        if state.get("phases") != [[phase.name, phase.steps] for phase in self.plan.phases]:
+            raise InputError(
+                "this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps"
+            )
+        super().load_state(state)
+        if "drawn" in state:
+            rows = state["drawn"].cpu()
+            self.drawn[rows], self.completed[rows] = True, state["completions"].cpu()
