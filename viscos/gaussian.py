@@ -84,7 +84,7 @@ class Gaussian:
             pairs += len(y) if known.all() else known.to(dtype).T @ known.to(dtype)
         covariance = products / pairs.clamp(min=1)
         covariance.diagonal().copy_(_averages(products.diagonal(), pairs.diagonal()) + noise**2)
-        return cls(mean, _raise_eigenvalues(covariance, floor))
+        return cls(mean, raise_eigenvalues(covariance, floor))
 
     def to(self, device: torch.device | str) -> Gaussian:
         """The same distribution on `device`; itself, with its factors, if it is there already."""
@@ -222,7 +222,7 @@ def _rows(items: int, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, max(1, items), step)]
 
 
-def _raise_eigenvalues(matrix: Tensor, floor: float) -> Tensor:
+def raise_eigenvalues(matrix: Tensor, floor: float) -> Tensor:
     """The symmetric `matrix` (d, d) with eigenvalues of at least `floor`; unchanged if they are already."""
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     if eigenvalues[0] >= floor:
