@@ -1,8 +1,8 @@
 """Flows side by side: `python scripts/bench_flows.py RUN [RUN …] [--rates 0.5 0.9] [--items 8]`.
 
-For each run of `viscos train`: network evaluations a solve, the share of solves that fell back on Newton–Krylov and the
-share that failed, for latents drawn from the prior; and what a product with G costs. The latents that go with hidden
-entries are chosen by `maxvol` where the run's folder is followed by `:maxvol`.
+For each run of `viscos train` and each `--solver`: network evaluations a solve, the share of solves that fell back on
+Newton–Krylov and the share that failed, for latents drawn from the prior; and what a product with G costs. The
+latents that go with hidden entries are chosen by `maxvol` where the run's folder is followed by `:maxvol`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> 
         cells += [f"{found['evaluations']:.0f}", *(f"{share:.0f} %" for share in shares)]
     p = product_row(flow, values, repeats)
     cells += [f"{1000 * p['forward_seconds'] / len(values):.2f}", f"{p['G v']:.2f}", f"{p['GT u']:.2f}"]
-    return f"| {name} | {partition or 'same'} | {' | '.join(cells)} |"
+    return f"| {name} | {partition or 'same'} | {solver} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -45,16 +45,17 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or RUN:maxvol")
     parser.add_argument("--rates", nargs="+", type=float, default=[0.5, 0.9], help="shares of hidden entries")
     parser.add_argument("--items", type=int, default=8, help="test items to solve")
-    parser.add_argument("--solver", choices=sorted(SOLVERS), default="anderson")
+    parser.add_argument("--solver", nargs="+", choices=sorted(SOLVERS), default=["auto"], help="a line for each")
     parser.add_argument("--repeats", type=int, default=5, help="timings; the median is reported")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     heads = [f"{100 * rate:g} %: {what}" for rate in args.rates for what in ("evaluations", "fallback", "failed")]
-    heads = ["flow", "partition", *heads, "forward, ms an item", "G v", "Gᵀ u"]
+    heads = ["flow", "partition", "solver", *heads, "forward, ms an item", "G v", "Gᵀ u"]
     print(f"| {' | '.join(heads)} |\n{'| --- ' * len(heads)}|")
     for run in args.runs:
-        print(row(run, args.rates, args.items, args.solver, args.repeats), flush=True)
+        for solver in args.solver:
+            print(row(run, args.rates, args.items, solver, args.repeats), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,16 @@ from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
 from viscos.partition import conditioning, linearised, maxvol, refuse_singular
 from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
 from viscos.rng import ItemGenerators, generator, item_noise
-from viscos.roots import RootFinder, anderson, newton_krylov, paper
+from viscos.roots import RootFinder, anderson, auto, newton_krylov, paper, path
 
 POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "householder": Householder, "full": Full}
-SOLVERS: dict[str, Callable[[], RootFinder]] = {"anderson": anderson, "newton_krylov": newton_krylov, "paper": paper}
+SOLVERS: dict[str, Callable[[], RootFinder]] = {
+    "anderson": anderson,
+    "auto": auto,
+    "newton_krylov": newton_krylov,
+    "path": path,
+    "paper": paper,
+}
 LADS: dict[str, Callable[[], LogDetEstimator]] = {"auto": Auto, "exact": Exact, "clade": CLADE, "nlade": NLADE}
 
 # Numbers of an item's draws: those of `sample` begin at 0, and the others far enough away not to meet them.
@@ -193,7 +199,7 @@ def condition(
     observed: Tensor,
     *,
     posterior: str | Posterior = "householder",
-    solver: str | RootFinder = "anderson",
+    solver: str | RootFinder = "auto",
     lad: str | LogDetEstimator = "auto",
     partition: str = "same",
     guess: Tensor | None = None,
@@ -203,9 +209,9 @@ def condition(
     """The flow's conditional distribution given a partial observation.
 
     `y` (B, …) with anything where hidden; `observed` bool, (B, …) or of the shape of one item. `posterior`, `solver`
-    and `lad` are names (`diagonal`, `householder`, `full`; `anderson`, `newton_krylov`, `paper`; `auto`, `exact`,
-    `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of the `same`
-    coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
+    and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`, `path`, `paper`;
+    `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of
+    the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
     `viscos.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean begins at its
     latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index` (B,) numbers the
     items; with `seed` it keys their random numbers. Raises `InputError` if the observation does not fit the flow.

@@ -85,7 +85,7 @@ def _step(cfg: dict[str, Any], model: Model, train: Data) -> dict[str, Any]:
     if model.posterior is None:
         posterior = Amortised(train.shape, gaussian=False)
         model = Model(model.flow, posterior.to(next(model.parameters()).device), None)
-    objective = make_objective({"solver": {"_target_": "viscos.roots.anderson"}})
+    objective = make_objective({"solver": {"_target_": "viscos.roots.auto"}})
     return {"missing": rate, **step_row(model, data, objective, cfg["batch_size"], cfg["repeats"])}
 
 

@@ -14,7 +14,7 @@ from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentGaussian
 from viscos.rng import Generators
-from viscos.roots import RootFinder, anderson, implicit
+from viscos.roots import RootFinder, auto, implicit
 from viscos.roots.equation import LinearSolver
 from viscos.solution import per_item
 
@@ -55,7 +55,7 @@ class Step:
 class Objective:
     """L = E_q[ log p₀(x^H) − log q(x^H) + log p₀(x^O) − log|det J^OO| ] ≤ log p(y^O)."""
 
-    solver: RootFinder = field(default_factory=anderson)
+    solver: RootFinder = field(default_factory=auto)
     """Solves the restricted equation."""
     lad: LogDetEstimator = field(default_factory=Auto)
     """Gives the gradient of log|det J^OO|."""

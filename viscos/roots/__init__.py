@@ -3,12 +3,14 @@
 from viscos.roots.anderson import Anderson as Anderson
 from viscos.roots.equation import DataEquation as DataEquation
 from viscos.roots.equation import LatentEquation as LatentEquation
+from viscos.roots.fallback import ByFlow as ByFlow
 from viscos.roots.fallback import Fallback as Fallback
 from viscos.roots.fallback import OnData as OnData
 from viscos.roots.fallback import RootFinder as RootFinder
 from viscos.roots.fixed_point import AlternatingFixedPoint as AlternatingFixedPoint
 from viscos.roots.implicit import implicit as implicit
 from viscos.roots.named import anderson as anderson
+from viscos.roots.named import auto as auto
 from viscos.roots.named import newton_krylov as newton_krylov
 from viscos.roots.named import paper as paper
 from viscos.roots.named import path as path

@@ -1,4 +1,4 @@
-"""A second solver for the items that the first one did not solve."""
+"""Solvers made of others: by what the flow is, and a second one for the items that the first did not solve."""
 
 from __future__ import annotations
 
@@ -51,6 +51,26 @@ class Fallback:
         fallback, steps = torch.zeros_like(found.fallback), found.steps.clone()
         fallback[left], steps[left] = True, again.steps
         return Solution(value, status, residual, evaluations, fallback, steps, found.reduction)
+
+
+@dataclass(frozen=True)
+class ByFlow:
+    """`deep` for a flow that is dear as it stands (`Flow.dear`: a continuous one), `other` for every other.
+
+    One prepared by its columns of G is not dear any more: they precondition solves for y^H alone.
+    """
+
+    deep: RootFinder
+    other: RootFinder
+
+    @property
+    def tolerance(self) -> float:
+        """That of both."""
+        return self.other.tolerance
+
+    def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
+        """Solves the equation from `start` (B, …)."""
+        return (self.deep if getattr(equation.flow, "dear", False) else self.other).solve(equation, start)
 
 
 @dataclass(frozen=True)

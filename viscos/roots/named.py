@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from viscos.linear import GMRES
 from viscos.roots.anderson import Anderson
-from viscos.roots.fallback import Fallback, OnData
+from viscos.roots.fallback import ByFlow, Fallback, OnData
 from viscos.roots.fixed_point import AlternatingFixedPoint
 from viscos.roots.newton_krylov import NewtonKrylov
 from viscos.roots.path import Path
 
 
+def auto(tolerance: float = 1e-3, budget: float = 60, memory: int = 8, newton_budget: float = 500) -> ByFlow:
+    """The path solver for a continuous flow, Anderson and then Newton–Krylov for every other. The default."""
+    return ByFlow(path(tolerance, budget, memory), anderson(tolerance, budget, memory, newton_budget))
+
+
 def anderson(tolerance: float = 1e-3, budget: float = 50, memory: int = 8, newton_budget: float = 500) -> Fallback:
-    """Preconditioned Anderson on (G), then Newton–Krylov for the items that remain. The default."""
+    """Preconditioned Anderson on (G), then Newton–Krylov for the items that remain."""
     return Fallback(Anderson(tolerance, budget, memory), newton_krylov(tolerance, newton_budget))
 
 
@@ -32,5 +37,5 @@ def paper(
 
 
 def path(tolerance: float = 1e-3, budget: float = 60, memory: int = 8, parallel: bool = True) -> Path:
-    """Anderson-accelerated sweeps over the states between a flow's layers. The default of a continuous flow."""
+    """Anderson-accelerated sweeps over the states between a flow's layers, for deep flows."""
     return Path(tolerance, budget, memory, parallel)
