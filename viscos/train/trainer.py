@@ -136,7 +136,8 @@ class Trainer:
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
             self._stepper.step()
         if finite:
-            self.model.flow.renormalize()
+            if any(p.grad is not None for p in self.model.flow.parameters()):  # else it must stay, bit for bit
+                self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self._averaged)
         self._check_progress(finite and figures.get("failed", 0.0) < 1)
