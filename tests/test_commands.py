@@ -89,6 +89,12 @@ def likelihood(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def untaught(tmp_path_factory):
+    """On complete digits, without an inference network."""
+    return made_in(tmp_path_factory, "untaught", "missing=0", "teach=none")
+
+
+@pytest.fixture(scope="module")
 def longer(tmp_path_factory):
     """Two epochs of four steps, in one go."""
     return made_in(tmp_path_factory, "longer", *LONGER)
@@ -271,20 +277,41 @@ def test_maximum_likelihood(likelihood):
     record = figures(likelihood)
     assert record["missing"] == 0 and 0 < record["bits_per_dim"]["value"] < 20
     assert "rmse" not in record and not (likelihood / "completions.png").exists()
-    assert checkpoint.load(likelihood / "checkpoint.pt")["parts"]["posterior"] is None
     again = figures(viscos("eval", f"checkpoint={likelihood}", "threads=1", "batch_size=8"))
     assert again["bits_per_dim"] == record["bits_per_dim"] and again["accuracy"] == record["accuracy"]
 
 
-def test_a_flow_without_inference_network(likelihood, capsys):
-    line = refused(capsys, "impute", f"checkpoint={likelihood}", "posterior=amortised", "missing=0.5")
+def test_a_flow_without_inference_network(untaught, capsys):
+    assert checkpoint.load(untaught / "checkpoint.pt")["parts"]["posterior"] is None
+    line = refused(capsys, "impute", f"checkpoint={untaught}", "posterior=amortised", "missing=0.5")
     assert "has no inference network; take posterior=householder" in line
-    line = refused(capsys, "eval", f"checkpoint={likelihood}", "missing=0.5")
+    line = refused(capsys, "impute", f"checkpoint={untaught}", "start=network", "missing=0.5")
+    assert "has no inference network; take start=gaussian" in line
+    line = refused(capsys, "eval", f"checkpoint={untaught}", "missing=0.5")
     assert "has no inference network; use `viscos impute`" in line
-    folder = viscos("impute", f"checkpoint={likelihood}", "missing=0.5", *TINY)
+    folder = viscos("impute", f"checkpoint={untaught}", "missing=0.5", *TINY)
     assert figures(folder)["solver"]["failed"] == 0
-    line = refused(capsys, "impute", f"checkpoint={likelihood}", *TINY)  # its own masks
+    line = refused(capsys, "impute", f"checkpoint={untaught}", *TINY)  # its own masks
     assert "nothing is hidden under the masks of the run" in line
+
+
+@pytest.mark.parametrize("holes", ["missing=0.9", "mask=center8", "mask=half"])
+def test_a_network_that_was_taught_on_complete_data_serves_every_mask_without_a_fit(likelihood, holes):
+    size = ["mask.size=3"] if holes == "mask=center8" else []
+    folder = viscos("impute", f"checkpoint={likelihood}", holes, *size, "items=3", "threads=1")
+    record = figures(folder)
+    assert record["solver"]["failed"] == 0 and "first_iteration_draw" not in record["rmse"]
+    measured = figures(viscos("eval", f"checkpoint={likelihood}", holes, *size, "items=3", "threads=1"))
+    assert measured["rmse"]["draw"]["pooled"] == pytest.approx(record["rmse"]["draw"]["pooled"], rel=1e-5)
+
+
+def test_a_fit_begins_where_the_network_is(likelihood):
+    words = ["missing=0.5", "items=3", "threads=1", "steps=0", "draws=4"]
+    taught = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=amortised"))
+    fitted = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=diagonal"))
+    prior = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=diagonal", "start=prior"))
+    assert fitted["rmse"]["mean"]["pooled"] == pytest.approx(taught["rmse"]["mean"]["pooled"], rel=1e-6)
+    assert prior["rmse"]["mean"]["pooled"] != pytest.approx(taught["rmse"]["mean"]["pooled"], rel=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------------- eval

@@ -48,13 +48,17 @@ class Conditional:
         seed: int,
         partition: str = "same",
         guess: Tensor | None = None,
+        noise: float = 0.0,
     ) -> None:
+        self.noise = noise
         self.flow, self.batch, self.posterior, self.objective, self.seed = flow, batch, posterior, objective, seed
         self.partition = partition
         check_partition(partition, posterior)
         self._point = None if guess is None else self._completed(guess)
-        prepare = maxvol if partition == "maxvol" else linearised
-        self.flow = prepare(flow, batch.filled(), batch.hidden, self._point)
+        if partition == "maxvol":
+            self.flow = maxvol(flow, batch.filled(), batch.hidden, self._point)
+        elif isinstance(posterior, PerItem):  # else nothing is fitted, and few solves do not pay for the columns
+            self.flow = linearised(flow, batch.filled(), batch.hidden, self._point)
         if self._point is not None:
             self._begin_at(self._point)
         self._condition: Tensor | None = None
@@ -164,7 +168,15 @@ class Conditional:
     def _impute(self, n: int, first: int, antithetic: bool) -> Completions:
         flow, solver = self.flow, self.objective.solver
         return impute(
-            flow, self.posterior, self.batch, solver, draws=n, seed=self.seed, first=first, antithetic=antithetic
+            flow,
+            self.posterior,
+            self.batch,
+            solver,
+            draws=n,
+            seed=self.seed,
+            first=first,
+            antithetic=antithetic,
+            noise=self.noise,
         )
 
     @torch.no_grad()
@@ -205,6 +217,7 @@ def condition(
     guess: Tensor | None = None,
     index: Tensor | None = None,
     seed: int = 0,
+    noise: float = 0.0,
 ) -> Conditional:
     """The flow's conditional distribution given a partial observation.
 
@@ -214,7 +227,9 @@ def condition(
     the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
     `viscos.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean begins at its
     latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index` (B,) numbers the
-    items; with `seed` it keys their random numbers. Raises `InputError` if the observation does not fit the flow.
+    items; with `seed` it keys their random numbers. `noise` is the standard deviation of the noise that the flow was
+    trained with, which a continuous flow takes off its draws. Raises `InputError` if the observation does not fit the
+    flow.
 
     Example:
         >>> flow = viscos.flows.iresnet((2,), start="none")
@@ -238,7 +253,7 @@ def condition(
         posterior = POSTERIORS[posterior](batch.filled())
     if isinstance(posterior, Amortised) and y.shape[1:] != posterior.shape:
         raise InputError(f"the inference network is for items {tuple(posterior.shape)}, got {tuple(y.shape[1:])}")
-    return Conditional(flow, batch, posterior, objective, seed, partition, guess)
+    return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise)
 
 
 def _named(what: str, value: Any, table: Mapping[str, Callable[[], Any]]) -> Any:

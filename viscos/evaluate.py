@@ -42,6 +42,8 @@ class Protocol:
     bound_draws: int = 2
     levels: int = 256
     """Grey levels of the data, for bits per dimension."""
+    noise: float = 0.0
+    """Standard deviation of the noise of training, to be taken off draws where the flow can; 0: none."""
     density_items: int = 64
     """Items of which bits per dimension are measured where a log-determinant is dear."""
 
@@ -112,6 +114,7 @@ class _Completion:
                 draws=self.protocol.draws,
                 seed=self.protocol.seed,
                 antithetic=True,
+                noise=self.protocol.noise,
             )
             self._measure(batch, done)
             first = done if first is None else first
@@ -155,6 +158,7 @@ class _Completion:
         """The figures and how they were computed; plain."""
         record: dict[str, Any] = {
             "draws": self.protocol.draws,
+            "noise_taken_off_draws": self.protocol.noise if self.model.flow.denoises else 0.0,
             **self.tally.record(),
             "solver": Solution.joined(self.solver).record(),
         }

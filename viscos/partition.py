@@ -62,7 +62,7 @@ class Repartitioned(Flow):
         super().__init__()
         self.flow, self.partition, self.shape = flow, partition, flow.shape
         self.back = partition.index.argsort(1)
-        self.dense_below = flow.dense_below
+        self.dense_below, self.denoises = flow.dense_below, flow.denoises
 
     def _order(self, x: Tensor) -> Tensor:
         return _permuted(x, self.partition.index)
@@ -90,6 +90,9 @@ class Repartitioned(Flow):
     @torch.no_grad()
     def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
         return self.flow.to_data(_permuted(x, self.back), solver)
+
+    def denoised(self, y: Tensor, noise: float) -> Tensor:
+        return self.flow.denoised(y, noise)
 
     def skeleton(self, y: Tensor) -> Skeleton:
         """The flow linearised at the partition's reference, in the directions of H."""

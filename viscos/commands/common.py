@@ -60,6 +60,12 @@ def grey_levels(cfg: dict[str, Any]) -> int:
     return int(cfg["dataset"].get("levels", 256))
 
 
+def noise_of_training(cfg: dict[str, Any], denoise: bool) -> float:
+    """The standard deviation of the noise that a run's settings put on training values, if it is to be taken off."""
+    noise = cfg["dataset"].get("noise", 0.0)
+    return float(noise) if denoise and noise != "uniform" else 0.0
+
+
 def make_masks(mask: dict[str, Any], data: Data, seed: int, split: str) -> Tensor:
     """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""
     if isinstance(data, Vectors) and "columns" in mask:

@@ -16,6 +16,7 @@ from viscos.commands.common import (
     make_judge,
     make_masks,
     make_objective,
+    noise_of_training,
     use_machine,
     versions,
 )
@@ -39,7 +40,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     judge = make_judge(trained.cfg["dataset"], test.shape, cfg["inception"], device)
     runs.save_config(run_dir, cfg)
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(trained.cfg))
+    noise = noise_of_training(trained.cfg, cfg["denoise"])
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(trained.cfg), noise=noise)
     with bar("measuring", len(test)) as progress:
         record, first = evaluate(
             trained.model,

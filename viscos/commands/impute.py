@@ -12,9 +12,17 @@ import torch
 from torch import Tensor
 
 from viscos import atomic, runs
-from viscos.batch import incomplete
+from viscos.batch import Incomplete, incomplete
 from viscos.build import build
-from viscos.commands.common import chosen_mask, load_data, make_masks, make_objective, use_machine, versions
+from viscos.commands.common import (
+    chosen_mask,
+    load_data,
+    make_masks,
+    make_objective,
+    noise_of_training,
+    use_machine,
+    versions,
+)
 from viscos.commands.eval import test_masks
 from viscos.commands.foreign import load_foreign
 from viscos.commands.progress import bar
@@ -28,13 +36,16 @@ from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.linear.principal import longest
 from viscos.metrics.baseline import add_completions, add_gaussian
+from viscos.metrics.rmse import known
 from viscos.metrics.tally import Tally
 from viscos.partition import refuse_singular, worth_linearising
-from viscos.posteriors import Posterior
+from viscos.posteriors import Amortised, PerItem, Posterior
 from viscos.report.board import Log
 from viscos.solution import Solution
 from viscos.trained import Trained, load
 
+STEPS = 200
+"""Of a fit unless the settings say how many."""
 TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""
 
@@ -59,10 +70,10 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         }
         before = _before(chunks)
         files = _save(run_dir, trained, items, before, done)
-        log.record("impute", record, cfg["steps"])
+        log.record("impute", record, _steps(cfg))
         pictures = _pictures(run_dir, items, before, done) if len(data.shape) == 3 else {}
         for name, picture in pictures.items():
-            log.image(f"impute/{name}", picture, cfg["steps"])
+            log.image(f"impute/{name}", picture, _steps(cfg))
             files.append(f"{name}.png")
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
@@ -133,24 +144,28 @@ def _complete(
     batch = incomplete(values, observed, rows).to(device)
     posterior = _posterior(trained, cfg, batch.filled())
     objective = make_objective(cfg)
-    guess = None
-    if cfg["start"] == "gaussian" and trained.baseline is not None and posterior is not trained.model.posterior:
-        guess = trained.baseline.conditional(values, observed).to(batch.values)
-    if cfg["partition"] == "maxvol" or worth_linearising(trained.model.flow, batch.hidden):
+    fits = posterior is not trained.model.posterior
+    guess = _begin(trained, cfg, batch, posterior)
+    if cfg["partition"] == "maxvol" or (fits and worth_linearising(trained.model.flow, batch.hidden)):
         most = longest(batch.hidden.flatten(1))
         print(f"linearising the flow for {len(rows)} items, a product for each hidden entry, up to {most}", flush=True)
-    conditional = Conditional(trained.model.flow, batch, posterior, objective, cfg["seed"], cfg["partition"], guess)
+    noise = noise_of_training(trained.cfg, cfg["denoise"]) if "dataset" in trained.cfg else 0.0
+    settings = (cfg["seed"], cfg["partition"], guess, noise)
+    conditional = Conditional(trained.model.flow, batch, posterior, objective, *settings)
     before, first_bound, began = None, None, time.monotonic()
-    if posterior is not trained.model.posterior:
+    if fits:
         refuse_singular(conditional.conditioning(), cfg["partition"])
-        start = Conditional(conditional.flow, batch, posterior, objective, cfg["seed"])
+        start = Conditional(conditional.flow, batch, posterior, objective, cfg["seed"], noise=noise)
         before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
         _fit(conditional, cfg, log, int(rows[0]))
     fitted = time.monotonic()
     done = conditional.completions(cfg["draws"], antithetic=True)
     drawn = time.monotonic()
-    bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
+    if fits or not trained.model.flow.dear:
+        bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
+    else:  # each costs more than all draws together, which take milliseconds
+        bound = condition = torch.full((len(rows),), float("nan"))
     return _Chunk(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
 
 
@@ -186,20 +201,51 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> _Items:
     return _Items(data, known, observed, rows)
 
 
+def _steps(cfg: dict[str, Any]) -> int:
+    """Of a fit."""
+    return STEPS if cfg["steps"] is None else int(cfg["steps"])
+
+
+def _taught(network: Posterior | None) -> bool:
+    """Whether a network was taught by regression, and serves without a fit."""
+    return isinstance(network, Amortised) and network.regressed
+
+
 def _posterior(trained: Trained, cfg: dict[str, Any], like: Tensor) -> Posterior:
     """A fresh posterior for each item, or the network that was trained with the flow."""
-    if cfg["posterior"]["_target_"].rpartition(".")[2] != "Amortised":
+    if cfg["start"] == "network" and trained.model.posterior is None:
+        raise InputError("start=network: this run has no inference network; take start=gaussian")
+    network, name = trained.model.posterior, cfg["posterior"]["_target_"].rpartition(".")[2]
+    asks_to_fit = cfg["steps"] is not None or cfg["start"] is not None or cfg["partition"] != "same"
+    if name != "Amortised" and not (name == "usual" and _taught(network) and not asks_to_fit):
         return build(cfg["posterior"], like)
-    if trained.model.posterior is None:
+    if network is None:
         raise InputError(
-            "this flow was trained on complete data and has no inference network; take posterior=householder"
+            "this run has no inference network; take posterior=householder, or train one: teach=regression"
         )
-    return trained.model.posterior
+    return network
+
+
+def _begin(trained: Trained, cfg: dict[str, Any], batch: Incomplete, posterior: Posterior) -> Tensor | None:
+    """Sets a posterior that is to be fitted to where the run's network would have it; or gives the completion (B, …)
+    at whose latent it is to begin, None for the prior."""
+    network = trained.model.posterior
+    if posterior is network:
+        return None
+    start = cfg["start"] or ("network" if _taught(network) else "gaussian")
+    if start == "network":
+        assert network is not None and isinstance(posterior, PerItem)
+        with torch.no_grad():
+            posterior.begin(network(batch, trained.model.flow))
+    if start != "gaussian" or trained.baseline is None:
+        return None
+    at = batch.to("cpu")
+    return trained.baseline.conditional(at.filled(), at.observed).to(batch.values)
 
 
 def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) -> None:
-    every = max(1, cfg["steps"] // 10)
-    with bar(f"fitting from item {first}" if first else "fitting", cfg["steps"]) as progress:
+    every = max(1, _steps(cfg) // 10)
+    with bar(f"fitting from item {first}" if first else "fitting", _steps(cfg)) as progress:
 
         def after(step: int, figures: dict[str, float]) -> None:
             if step % every == 0:
@@ -207,7 +253,7 @@ def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) ->
                 log.scalars(f"fit/from_{first}", figures, step)
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
-        conditional.fit(cfg["steps"], learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after)
+        conditional.fit(_steps(cfg), learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after)
 
 
 def _record(
@@ -235,8 +281,8 @@ def _record(
     condition = torch.cat([chunk.condition for chunk in chunks])
     record["partition"] = {
         "kind": partition,
-        "condition_median": float(condition.median()),
-        "condition_largest": float(condition.max()),
+        "condition_median": known(float(condition.median())),
+        "condition_largest": known(float(condition.max())),
         "how": "condition number of G^HH where the fit begins; a lower bound above 64 hidden entries",
     }
     record |= _bounds(trained, data, observed, chunks)

@@ -19,6 +19,7 @@ from viscos.commands.common import (
     make_judge,
     make_masks,
     make_objective,
+    noise_of_training,
     whole_paths,
 )
 from viscos.commands.interrupt import held
@@ -175,7 +176,8 @@ def _measure(
     observed: Tensor,
     log: Log,
 ) -> dict[str, Any]:
-    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(cfg))
+    noise = noise_of_training(cfg, cfg["denoise"])
+    protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=grey_levels(cfg), noise=noise)
     device = next(trainer.model.parameters()).device
     judge = make_judge(cfg["dataset"], test.shape, cfg["inception"], device)
     with bar("measuring", len(test)) as progress:

@@ -82,7 +82,7 @@ class Objective:
         flow = repeated(flow, len(batch), len(noise)).select(rows)
         point, latent, hidden = completion.y[rows], x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
-        block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver)
+        block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver, flow.dear)
         y = self._attach(flow, point, latent, hidden, solved, block)
         x, log_det = self.lad.surrogate(flow, y, block, generator)
         block.ok &= solved

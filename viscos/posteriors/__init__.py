@@ -10,3 +10,4 @@ from viscos.posteriors.posterior import Full as Full
 from viscos.posteriors.posterior import Householder as Householder
 from viscos.posteriors.posterior import PerItem as PerItem
 from viscos.posteriors.posterior import Posterior as Posterior
+from viscos.posteriors.posterior import usual as usual

@@ -43,6 +43,11 @@ class PerItem(Posterior):
         sane = torch.isfinite(x).flatten(1).all(1).view(-1, *[1] * (x.dim() - 1))
         self.mean.copy_(torch.where(sane, x, self.mean))
 
+    @torch.no_grad()
+    def begin(self, q: LatentGaussian) -> None:
+        """Takes over the mean of q for each item, and what else it can; what is not finite is left out."""
+        self.center(q.mean)
+
 
 class Diagonal(PerItem):
     """A diagonal Gaussian for each item of a batch with values like `like` (B, …)."""
@@ -53,6 +58,12 @@ class Diagonal(PerItem):
 
     def distribution(self, hidden: Tensor) -> LatentGaussian:
         return DiagonalGaussian(self.mean, hidden, self.log_scale)
+
+    @torch.no_grad()
+    def begin(self, q: LatentGaussian) -> None:
+        super().begin(q)
+        if isinstance(q, DiagonalGaussian):
+            self.log_scale.copy_(torch.where(q.log_scale.isfinite(), q.log_scale, 0))
 
 
 class Householder(Diagonal):
@@ -65,6 +76,11 @@ class Householder(Diagonal):
 
     def distribution(self, hidden: Tensor) -> LatentGaussian:
         return HouseholderGaussian(self.mean, hidden, self.log_scale, self.vectors)
+
+
+def usual(like: Tensor, reflections: int = 50) -> Householder:
+    """What is fitted to each item of a batch with values like `like` (B, …) where no network was taught."""
+    return Householder(like, reflections)
 
 
 class Full(PerItem):
