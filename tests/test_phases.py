@@ -1,0 +1,583 @@
+"""Training in phases: what moves in which, exact continuation, redrawing, and closed forms of what is learnt."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from problems import F64, normal
+from test_train import CFG, CLASSES, Failing, differing, nothing, pictures, run, state
+
+from viscos import checkpoint
+from viscos.commands.plan import plan_of, settled
+from viscos.data.incomplete import IncompleteData, epoch_order
+from viscos.errors import InputError
+from viscos.flows import Composed, Whitening
+from viscos.gaussian import Gaussian
+from viscos.inference import Objective
+from viscos.logdet import CLADE
+from viscos.model import Model, build_model
+from viscos.posteriors import Amortised
+from viscos.rng import generator
+from viscos.roots import anderson, auto
+from viscos.train import PhasedTrainer, Plan, Trainer
+from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
+
+FLOWS = {
+    "continuous": {"_target_": "viscos.flows.continuous", "steps": 2, "width": 4, "method": "euler"},
+    "iresnet": CFG["flow"],
+}
+POSTERIOR = {"_target_": "viscos.posteriors.Amortised", "width": 4, "held_out": 0.3, "regressed": True}
+PHASES = on_incomplete_data(6, completing=3, rounds=2, redrawing=2, bound=True)
+PLAN = Plan(
+    epochs=2, batch_size=8, learning_rate=5e-3, warmup=2, clip=100.0, ema=0.9, phases=PHASES, masks="any", redraw=12
+)
+
+
+def phased(
+    flow="continuous", values=None, *, plan=PLAN, solver=None, posterior=POSTERIOR, complete=False, items=20
+) -> PhasedTrainer:
+    """A trainer in phases with a new model, prepared as the command does it."""
+    torch.manual_seed(0)
+    original, observed, labels = pictures(items)
+    observed = torch.ones_like(observed) if complete else observed
+    data = IncompleteData(original if values is None else values, observed, labels)
+    cfg = {"flow": FLOWS[flow], "posterior": posterior, "classifier": "completions"}
+    model = build_model(cfg, data.shape, CLASSES, True)
+    model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, floor=0.01, noise=0.05))
+    return PhasedTrainer(model, data, Objective(solver or anderson(), CLADE()), plan)
+
+
+def part_of(name):
+    """The part of the model that a tensor belongs to, by what teaches it."""
+    part, _, rest = name.partition(".")
+    if part != "posterior":
+        return part
+    return "prediction" if rest.startswith(("network", "heads.prediction")) else "posterior"
+
+
+def moved(before, after):
+    """The parts of the model whose parameters differ between two states."""
+    buffers = (".u", "running_mean", "running_var", "num_batches_tracked")
+    return {part_of(name) for name in differing(before, after) if not name.endswith(buffers)}
+
+
+def completions(trainer):
+    """The completions and which of them were drawn, copied; zeros where there are none yet."""
+    return {"completed": trainer.completed.nan_to_num(), "drawn": trainer.drawn.clone()}
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_phases_on_incomplete_data():
+    phases = on_incomplete_data(101, completing=30, rounds=2, redrawing=7)
+    assert phases == (
+        Phase("completing", 30),
+        Phase("flow", 101),
+        Phase("posterior", 51),
+        Phase("redrawing", 7, round=1),
+        Phase("flow", 51, 0.5, 1),
+        Phase("posterior", 26, 0.5, 1),
+        Phase("redrawing", 7, round=2),
+        Phase("flow", 51, 0.5, 2),
+        Phase("posterior", 26, 0.5, 2),
+    )
+    bound = on_incomplete_data(101, completing=30, rounds=2, redrawing=7, bound=True)
+    assert bound == (*phases, Phase("bound", 51, 0.2))
+    assert {phase.name for phase in bound} == set(NAMES)
+    assert [phase.title for phase in phases[1:5]] == ["flow", "posterior", "redrawing 1", "flow 1"]
+
+
+def test_phases_on_complete_data():
+    assert on_complete_data(101) == (Phase("flow", 101), Phase("posterior", 51))
+    no_rounds = on_incomplete_data(8, completing=3, rounds=0, redrawing=7)
+    assert [phase.name for phase in no_rounds] == ["completing", "flow", "posterior"]
+
+
+def test_the_place_of_a_step():
+    plan = dataclasses.replace(PLAN, phases=(Phase("flow", 3), Phase("posterior", 1), Phase("flow", 2)))
+    assert [plan.place(step) for step in range(7)] == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (3, 0)]
+    assert plan.total(1000) == 6 and dataclasses.replace(plan, max_steps=2).total(1000) == 6
+
+
+def test_an_empty_phase_is_passed_over():
+    plan = dataclasses.replace(PLAN, phases=(Phase("completing", 0), Phase("flow", 2), Phase("posterior", 0)))
+    assert [plan.place(step) for step in range(3)] == [(1, 0), (1, 1), (3, 0)]
+    assert [report.phase.name for report in run(phased(plan=plan))] == ["flow", "flow"]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "halve"])
+def test_each_phase_has_a_schedule_of_its_own(schedule):
+    phases = (Phase("flow", 40), Phase("posterior", 20, 0.5), Phase("bound", 10, 0.2))
+    plan = Plan(1, 10, 0.4, schedule, warmup=5, phases=phases)
+    rates = iter([plan.rate(step, 95) for step in range(70)])
+    for phase in phases:
+        alone = Plan(phase.steps, 95, 0.4 * phase.rate, "cosine", warmup=5)
+        wanted = [alone.rate(step, 95) for step in range(phase.steps)]
+        if schedule == "halve":
+            wanted = [0.4 * phase.rate * min(1, (k + 1) / 5) * 0.5 ** (k // 10) for k in range(phase.steps)]
+        assert list(itertools.islice(rates, phase.steps)) == pytest.approx(wanted, abs=1e-15)
+
+
+# -------------------------------------------------------------------------------------------------------- going through
+
+
+@pytest.fixture(scope="module", params=list(FLOWS))
+def whole(request, tmp_path_factory):
+    """A run without interruption: the flow's name, its trainer, reports, states before each step and saved ones."""
+    folder = tmp_path_factory.mktemp("whole")
+    trainer, reports, states = phased(request.param), [], []
+
+    def after(report):
+        reports.append(report)
+        states.append((state(trainer), completions(trainer)))
+        checkpoint.save(folder / f"{trainer.step}.pt", {"parts": trainer.result().parts(), "trainer": trainer.state()})
+
+    states.append((state(trainer), completions(trainer)))
+    trainer.run(after, nothing)
+    return request.param, trainer, reports, states, folder
+
+
+def test_a_run_goes_through_its_phases(whole):
+    _, trainer, reports, _, _ = whole
+    assert trainer.step == trainer.total == len(reports) == 29
+    wanted = [(phase, within) for phase in PHASES for within in range(phase.steps)]
+    assert [(report.phase, report.within) for report in reports] == wanted
+    assert [report.step for report in reports] == list(range(29))
+    for report in reports:
+        redrawing = report.phase.name == "redrawing"
+        assert report.solver if report.phase.name in ("redrawing", "bound") else not report.solver
+        assert not report.loss if redrawing else report.loss["rate"] == PLAN.rate(report.step, 20)
+        assert redrawing or (report.loss["skipped"] == 0 and report.loss["gradient"] > 0)
+
+
+def test_what_moves_in_which_phase(whole):
+    _, _, _, states, _ = whole
+    teaches = {
+        "completing": {"prediction", "classifier"},
+        "flow": {"flow"},
+        "posterior": {"posterior"},
+        "redrawing": set(),
+        "bound": {"prediction", "classifier", "flow", "posterior"},
+    }
+    step = 0
+    for phase in PHASES:
+        before, after = states[step], states[step + phase.steps]
+        assert moved(before[0], after[0]) == teaches[phase.name], phase.title
+        assert bool(differing(before[1], after[1])) == (phase.name == "redrawing" or step == 3), phase.title
+        step += phase.steps
+
+
+def test_all_that_a_phase_teaches_moves(whole):
+    _, trainer, _, states, _ = whole
+    trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
+    still = trained - set(differing(states[0][0], states[-1][0]))
+    assert all(name.endswith("raw") for name in still), still
+
+
+def test_every_item_is_completed_and_observed_entries_stay(whole):
+    _, trainer, _, _, _ = whole
+    values, observed, _ = pictures()
+    assert torch.equal(trainer.completed[observed], values[observed])
+    assert bool(trainer.completed.isfinite().all())
+    assert 0 <= float(trainer.completed.min()) and float(trainer.completed.max()) <= 1
+
+
+def test_an_epoch_is_as_many_steps_as_usual():
+    trainer, calls = phased(plan=dataclasses.replace(PLAN, phases=(Phase("completing", 2), Phase("flow", 5)))), []
+    trainer.run(lambda report: calls.append((report.step, trainer.step)), lambda epoch: calls.append(epoch))
+    assert calls == [(0, 1), (1, 2), 1, (2, 3), (3, 4), (4, 5), 2, (5, 6), 2, (6, 7)]
+
+
+def test_later_rounds_learn_from_redrawn_items_alone(whole):
+    _, _, reports, _, _ = whole
+    first = set(epoch_order(20, 0, -1)[:12].tolist())
+    both = first | set(epoch_order(20, 0, -2)[:12].tolist())
+    for report in reports:
+        if report.phase.round and report.phase.name != "redrawing":
+            assert set(report.batch.index.tolist()) <= (first if report.phase.round == 1 else both)
+    assert len(both) > len(first)
+
+
+def test_redrawing_goes_through_the_items_of_its_round(whole):
+    _, _, reports, states, _ = whole
+    for k in (1, 2):
+        drawn = [report for report in reports if report.phase.name == "redrawing" and report.phase.round == k]
+        assert [len(report.batch) for report in drawn] == [8, 4]
+        rows = torch.cat([report.batch.index for report in drawn])
+        assert torch.equal(rows, epoch_order(20, 0, -k)[:12])
+        before, after = states[drawn[0].step][1]["completed"], states[drawn[-1].step + 1][1]["completed"]
+        assert (before[rows] != after[rows]).flatten(1).any(1).all()
+        others = torch.ones(20, dtype=torch.bool).index_fill(0, rows, False)
+        assert torch.equal(before[others], after[others])
+
+
+def test_complete_data_need_no_prediction():
+    posterior = POSTERIOR | {"held_out": 0.0}
+    trainer = phased(plan=dataclasses.replace(PLAN, phases=on_complete_data(4)), posterior=posterior, complete=True)
+    before = state(trainer)
+    reports = run(trainer)
+    assert [report.phase.name for report in reports] == ["flow"] * 4 + ["posterior"] * 2
+    assert {"flow", "posterior"} <= moved(before, state(trainer)) and not trainer.model.posterior.predicts
+    assert torch.equal(trainer.completed, pictures()[0])
+
+
+def test_two_runs_in_phases_are_equal_bit_for_bit(whole):
+    name, trainer, reports, _, _ = whole
+    again = phased(name)
+    assert [report.loss for report in run(again)] == [report.loss for report in reports]
+    assert differing(state(again), state(trainer)) == [] == differing(completions(again), completions(trainer))
+
+
+# ------------------------------------------------------------------------------------------------------------- resuming
+
+
+def resumed(name, path, plan=PLAN):
+    """A trainer that goes on from what was saved, whatever its model held and torch's own generator."""
+    trainer = phased(name, plan=plan)
+    with torch.no_grad():
+        for p in trainer.model.parameters():
+            p.add_(1)
+    saved = checkpoint.load(path)
+    trainer.model.load_parts(saved["parts"])
+    trainer.load_state(saved["trainer"])
+    torch.manual_seed(99)
+    return trainer
+
+
+def plain(saved):
+    """The tensors and numbers in nested containers, by their place."""
+    if isinstance(saved, dict | list | tuple):
+        pairs = saved.items() if isinstance(saved, dict) else enumerate(saved)
+        return {f"{key}/{name}": value for key, inner in pairs for name, value in plain(inner).items()}
+    return {"": torch.as_tensor(saved) if not isinstance(saved, str | None) else torch.zeros(0)}
+
+
+MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
+
+
+@pytest.mark.parametrize("step", MIDDLES, ids=lambda step: PHASES[PLAN.place(step)[0]].title)
+def test_a_run_continued_in_the_middle_of_a_phase_is_an_uninterrupted_one(step, whole):
+    name, _, reports, _, folder = whole
+    trainer, end = resumed(name, folder / f"{step}.pt"), min(step + 7, 29)
+    again = run(trainer, 7)
+    assert [(report.step, report.loss, report.solver) for report in again] == [
+        (report.step, report.loss, report.solver) for report in reports[step:end]
+    ]
+    wanted = checkpoint.load(folder / f"{end}.pt")
+    assert differing(plain(trainer.state()), plain(wanted["trainer"])) == []
+    assert differing(plain(trainer.result().parts()), plain(wanted["parts"])) == []
+
+
+def test_a_run_that_is_continued_between_two_phases_is_an_uninterrupted_one(whole):
+    name, _, _, _, folder = whole
+    for step in (middle - 1 for middle in MIDDLES[1:]):
+        trainer = resumed(name, folder / f"{step}.pt")
+        (report,) = run(trainer, 1)
+        wanted = checkpoint.load(folder / f"{step + 1}.pt")
+        assert differing(plain(trainer.state()), plain(wanted["trainer"])) == [], report.phase.title
+        assert differing(plain(trainer.result().parts()), plain(wanted["parts"])) == [], report.phase.title
+
+
+def test_completions_drawn_so_far_come_back(whole):
+    name, _, _, states, folder = whole
+    step = sum(phase.steps for phase in PHASES[:3]) + 1
+    back = completions(resumed(name, folder / f"{step}.pt"))
+    drawn = states[step][1]["drawn"]
+    complete = pictures()[1].flatten(1).all(1)
+    assert torch.equal(back["drawn"], drawn) and int(drawn.sum()) == 8 + int(complete.sum())
+    assert torch.equal(back["completed"][drawn], states[step][1]["completed"][drawn])
+    saved = checkpoint.load(folder / f"{step}.pt")["trainer"]
+    assert sorted(saved["drawn"].tolist()) == sorted(epoch_order(20, 0, -1)[:8].tolist())
+
+
+def test_the_last_state_is_without_completions(whole):
+    saved = checkpoint.load(whole[-1] / "29.pt")["trainer"]
+    assert "completions" not in saved and "drawn" not in saved
+    assert run(resumed(whole[0], whole[-1] / "29.pt")) == []
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [PHASES[:-1], (Phase("completing", 4), *PHASES[1:]), on_complete_data(19)],
+    ids=["fewer", "longer", "other"],
+)
+def test_a_state_of_other_phases_is_refused(phases, whole):
+    with pytest.raises(
+        InputError,
+        match=r"^this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps$",
+    ):
+        resumed(whole[0], whole[-1] / "5.pt", plan=dataclasses.replace(PLAN, phases=phases))
+
+
+def test_a_state_without_phases_is_refused(tmp_path):
+    plain = Trainer(phased().model, phased().data, Objective(anderson(), CLADE()), PLAN)
+    with pytest.raises(InputError, match="this run is trained in phases"):
+        phased().load_state(plain.state())
+
+
+# ---------------------------------------------------------------------------------------------------------------- leaks
+
+
+@pytest.fixture(scope="module")
+def blind(whole):
+    """The flow's name, and the states at the end of each phase."""
+    return whole[0], [whole[3][sum(phase.steps for phase in PHASES[: k + 1])] for k in range(len(PHASES))]
+
+
+@pytest.mark.parametrize("fill", [float("nan"), 1e6, "other images"])
+def test_no_phase_looks_at_hidden_values(fill, blind):
+    name, wanted = blind
+    values, observed, _ = pictures()
+    other = values.flip(0) if fill == "other images" else torch.full_like(values, fill)
+    trainer = phased(name, torch.where(observed, values, other))
+    for phase, (parameters, completed) in zip(PHASES, wanted, strict=True):
+        run(trainer, phase.steps)
+        assert differing(state(trainer), parameters) == [], phase.title
+        assert differing(completions(trainer), completed) == [], phase.title
+
+
+# ------------------------------------------------------------------------------------------------------------ redrawing
+
+
+def redrawn(batch_size=8, solver=None, noise=0.05, flow="continuous"):
+    """A trainer whose network is random, before and after all its items were redrawn, and its reports."""
+    phases = (Phase("redrawing", math.ceil(20 / batch_size), round=1),)
+    plan = dataclasses.replace(PLAN, phases=phases, batch_size=batch_size, redraw=20, noise=noise, ema=0.0)
+    trainer = phased(flow, plan=plan, solver=solver)
+    with torch.no_grad():
+        for k, p in enumerate(trainer.model.parameters()):
+            p.add_(0.05 * normal(*p.shape, seed=k).float())
+    trainer.model.flow.renormalize(50)
+    trainer._predict(torch.arange(20))
+    before = trainer.completed.clone()
+    return before, trainer, run(trainer)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e30])
+def test_what_could_not_be_solved_keeps_its_completion(value):
+    values, observed, _ = pictures()
+    before, trainer, reports = redrawn(solver=Failing(value))
+    failed = torch.stack([report.batch.index[0] for report in reports])
+    solved = torch.ones(20, dtype=torch.bool).index_fill(0, failed, False)
+    assert torch.equal(trainer.completed[failed], before[failed]) and bool(before.isfinite().all())
+    assert (trainer.completed != before).flatten(1).any(1)[solved].all()
+    assert torch.equal(trainer.completed[observed], values[observed])
+    assert [report.solver["failed"] for report in reports] == [1 / 8, 1 / 8, 1 / 4]
+    assert trainer.drawn.all(), "their turn has been"
+    _, all_solved, _ = redrawn()
+    assert torch.equal(trainer.completed[solved], all_solved.completed[solved])
+
+
+@pytest.mark.parametrize("flow", list(FLOWS))
+def test_an_items_completion_does_not_depend_on_the_size_of_batches(flow):
+    _, trainer, _ = redrawn(flow=flow)
+    for batch_size in (3, 20):
+        _, other, reports = redrawn(batch_size, flow=flow)
+        assert len(reports) == math.ceil(20 / batch_size)
+        assert torch.allclose(other.completed, trainer.completed, atol=2e-5)
+
+
+def test_redrawing_takes_the_noise_of_training_off():
+    _, clean, _ = redrawn(noise=0.1)
+    _, as_drawn, _ = redrawn(noise=0.0)
+    _, grey, _ = redrawn(noise="uniform")
+    hidden = clean.data.observed.logical_not()
+    assert torch.equal(grey.completed, as_drawn.completed)
+    shift = (clean.completed - as_drawn.completed)[hidden]
+    assert 0 < float(shift.square().mean().sqrt()) < 0.1
+
+
+# ---------------------------------------------------------------------------------------------- what is learnt, exactly
+
+ROOT = torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.6]], dtype=F64)
+LAW = Gaussian(torch.tensor([0.5, -1.0, 2.0], dtype=F64), ROOT @ ROOT.T)
+SCALING = Gaussian(torch.tensor([0.0, 0.3, 1.0], dtype=F64), torch.diag(LAW.covariance.diagonal()) + 0.4)
+"""Another Gaussian, after which latents are correlated and not centred."""
+
+
+def conditional_latents(observed, noise):
+    """Mean (as a function of y^O) and deviations of x given y^O, for x = W (y − m), y ~ LAW + noise."""
+    S, W, m = LAW.covariance + noise**2 * torch.eye(3, dtype=F64), SCALING.whitening(), SCALING.mean
+    gain = W @ S[:, observed] @ torch.linalg.inv(S[observed][:, observed])
+    left = W @ S @ W.T - gain @ S[observed] @ W.T
+    return lambda y: W @ (LAW.mean - m) + (y[:, observed] - LAW.mean[observed]) @ gain.T, left.diagonal().sqrt()
+
+
+@pytest.mark.parametrize("observed", [[True, False, False], [True, False, True]], ids=["one seen", "two seen"])
+def test_regression_finds_the_conditional_of_an_affine_flow(observed):
+    torch.manual_seed(0)
+    n, noise, observed = 10_000, 0.3, torch.tensor(observed)
+    values = (LAW.mean + normal(n, 3, seed=1) @ ROOT.T).float()
+    flow, posterior = Composed([Whitening((3,))], (3,)), Amortised((3,), width=8, held_out=0.0, regressed=True)
+    flow.layers[0].set_gaussian(SCALING)
+    posterior.prepare(0.0, LAW)
+    plan = Plan(1, 500, 1e-2, phases=(Phase("posterior", 300),), noise=noise)
+    trainer = PhasedTrainer(Model(flow, posterior, None), IncompleteData(values, observed), Objective(), plan)
+    trainer.completed, trainer.drawn = values.clone(), torch.ones(n, dtype=torch.bool)
+    reports = run(trainer)
+
+    seen = torch.linspace(-1.5, 1.5, 40, dtype=F64)[:, None] * LAW.covariance.diagonal().sqrt() + LAW.mean
+    mean, deviation = conditional_latents(observed, noise)
+    batch = IncompleteData(seen.float(), observed).batch(torch.arange(40))
+    with torch.no_grad():
+        q = posterior(batch, flow)
+    hidden = ~observed
+    error = (q.mean.double() - mean(seen))[:, hidden] / deviation[hidden]
+    assert float(error.square().mean().sqrt()) < 0.05 and float(error.abs().max()) < 0.15
+    assert float((q.log_scale.double() - deviation.log())[:, hidden].abs().max()) < 0.08
+    entropy = deviation[hidden].log().mean() + 0.5 * math.log(2 * math.pi * math.e)
+    last = sum(report.loss["nll"] for report in reports[-100:]) / 100
+    assert last == pytest.approx(float(entropy), abs=0.03)
+
+
+# --------------------------------------------------------------------------------------------- expectation–maximisation
+
+PLANE = Gaussian(torch.tensor([0.4, -0.6], dtype=F64), torch.tensor([[1.0, 0.8], [0.8, 1.0]], dtype=F64))
+
+
+def moments(values):
+    """Mean and covariance of complete data, as one vector of five numbers."""
+    mean, covariance = values.double().mean(0), values.double().T.cov(correction=0)
+    return torch.cat([mean, covariance[torch.triu_indices(2, 2).unbind()]])
+
+
+def e_step(values, observed, fitted):
+    """What completions of `values` have for moments in expectation, under a Gaussian of the moments `fitted`."""
+    mean, covariance = fitted[:2], fitted[[2, 3, 3, 4]].view(2, 2)
+    filled = Gaussian(mean, covariance).conditional(values.double(), observed)
+    hidden = (~observed).double()
+    left = covariance[1, 1] - covariance[0, 1] ** 2 / covariance[0, 0]
+    total = moments(filled)
+    total[4] += left * hidden[:, 1].mean()
+    return total
+
+
+def test_a_round_is_a_step_of_expectation_maximisation():
+    """Where one column alone has holes, at random, completions on a wrong line leave a conditional mean that is linear
+    all the same, so that the moments of redrawn items are those of a Gaussian model. Completions begin with half of the
+    slope and of the spread. To be met: 0.05, of which 0.02 are standard errors with 2,000 items, and the rest is for
+    what a small flow has not learnt in 500 steps; the step of EM itself is more than twice as long."""
+    torch.manual_seed(0)
+    n = 2000
+    values = (PLANE.mean + normal(n, 2, seed=1) @ torch.linalg.cholesky(PLANE.covariance).T).float()
+    observed = torch.ones(n, 2, dtype=torch.bool)
+    observed[:, 1] = torch.rand(n, generator=generator(0, "half")) < 0.5
+    phases = (Phase("flow", 500), Phase("posterior", 250), Phase("redrawing", 8, round=1))
+    plan = Plan(1, 250, 5e-3, warmup=20, ema=0.99, noise=0.05, phases=phases)
+    cfg = {
+        "flow": {"_target_": "viscos.flows.continuous", "steps": 8, "width": 24},
+        "posterior": {"_target_": "viscos.posteriors.Amortised", "width": 8, "held_out": 0.0, "regressed": True},
+        "classifier": "latents",
+    }
+    data = IncompleteData(values, observed)
+    model = build_model(cfg, (2,), 0, True)
+    model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, noise=0.05))
+    trainer = PhasedTrainer(model, data, Objective(auto(), CLADE()), plan)
+    wrong = -0.6 + 0.4 * (values[:, 0] - 0.4) + 0.3 * normal(n, seed=2).float()
+    trainer.completed[:, 1] = torch.where(observed[:, 1], values[:, 1], wrong)
+    start = moments(trainer.completed)
+    trainer.drawn[:] = True
+    reports = run(trainer)
+    assert all(report.solver["failed"] <= 0.01 for report in reports[-8:])
+    wanted = e_step(values, observed, start)
+    assert float((moments(trainer.completed) - wanted).abs().max()) < 0.05
+    assert float((start - wanted).abs().max()) > 0.12
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+SETTINGS = {
+    "dataset": {"epochs": 10, "noise": 0.05},
+    "posterior": {"_target_": "viscos.posteriors.Amortised", "held_out": 0.2},
+    "batch_size": 10,
+    "schedule": "cosine",
+    "accumulate": 1,
+    "rounds": 1,
+    "redraw": 25,
+    "seed": 3,
+} | dict.fromkeys(("teach", "epochs", "ema", "learning_rate", "teach_masks", "pretrain", "max_steps", "warmup"))
+DIAGONAL = {"_target_": "viscos.posteriors.Diagonal"}
+
+
+def settings(teach, matches, hides, **changes):
+    return settled(SETTINGS | {"teach": teach} | changes, matches=matches, hides=hides)
+
+
+EM = "completing flow posterior redrawing flow posterior"
+CHOSEN = [
+    # matches, hides, teach -> teach, epochs, ema, learning rate, masks, phases
+    (True, False, None, "regression", 40, 0.999, 0.005, "any", "flow posterior"),
+    (True, False, "none", "none", 40, 0.999, 0.005, "any", ""),
+    (True, True, None, "regression", 10, 0.998, 0.003, "own", EM),
+    (True, True, "both", "both", 10, 0.998, 0.003, "own", EM + " bound"),
+    (False, False, None, "regression", 10, 0, 0.005, "any", "flow posterior"),
+    (False, False, "none", "none", 10, 0, 0.005, "any", ""),
+    (False, True, None, "bound", 10, 0, 0.005, "own", ""),
+    (False, True, "regression", "regression", 10, 0.998, 0.003, "own", EM),
+    (False, True, "both", "both", 10, 0.998, 0.003, "own", EM + " bound"),
+]
+
+
+@pytest.mark.parametrize(("matches", "hides", "teach", "taught", "epochs", "ema", "rate", "masks", "phases"), CHOSEN)
+def test_what_is_chosen(matches, hides, teach, taught, epochs, ema, rate, masks, phases):
+    cfg = settings(teach, matches, hides)
+    assert (cfg["teach"], cfg["epochs"], cfg["ema"], cfg["learning_rate"]) == (taught, epochs, ema, rate)
+    regressed = taught in ("regression", "both")
+    assert cfg["posterior"].get("regressed", False) == regressed
+    assert cfg["posterior"]["held_out"] == (0.0 if regressed and not hides else 0.2)
+    plan = plan_of(cfg, 95, hides)
+    assert " ".join(phase.name for phase in plan.phases) == phases
+    assert (plan.epochs, plan.ema, plan.learning_rate, plan.masks) == (epochs, ema, rate, masks)
+    assert (plan.batch_size, plan.seed, plan.redraw, plan.noise) == (10, 3, 25, 0.05)
+    assert settled(cfg, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
+
+
+def test_nothing_to_teach_without_a_network():
+    cfg = settings(None, True, False, posterior=DIAGONAL)
+    assert cfg["teach"] == "none" and cfg["posterior"] == DIAGONAL and plan_of(cfg, 95, False).phases == ()
+
+
+@pytest.mark.parametrize(
+    ("matches", "hides", "changes", "line"),
+    [
+        (True, True, {"teach": "bound"}, "a flow that is trained by matching learns from completions; take teach=regr"),
+        (True, True, {"teach": "none"}, "data with holes need an inference network; take teach=regression, bound or"),
+        (False, True, {"teach": "none"}, "data with holes need an inference network"),
+        (True, False, {"teach": "bound"}, "teach=bound needs data with holes; on complete data take teach=regression"),
+        (False, False, {"teach": "both"}, "teach=both needs data with holes"),
+        (False, True, {"posterior": DIAGONAL}, "training on incomplete data needs posterior=amortised"),
+        (False, False, {"posterior": DIAGONAL, "teach": "regression"}, "teach=regression is for posterior=amortised"),
+        (
+            True,
+            True,
+            {"posterior": SETTINGS["posterior"] | {"held_out": 0.0}},
+            "teach=regression begins with held-out entries; take posterior.held_out above 0, e.g. 0.2",
+        ),
+    ],
+)
+def test_what_is_refused(matches, hides, changes, line):
+    with pytest.raises(InputError, match=f"^{line}"):
+        settled(SETTINGS | changes, matches=matches, hides=hides)
+
+
+def test_what_is_set_stays():
+    given = {"epochs": 3, "ema": 0.5, "learning_rate": 1.0, "teach_masks": "any", "pretrain": 2}
+    cfg = settings(None, True, True, **given)
+    assert {key: cfg[key] for key in given} == given
+
+
+def test_the_lengths_of_phases():
+    plan = plan_of(settings(None, True, True), 95, True)
+    assert [phase.steps for phase in plan.phases] == [79, 100, 50, 3, 50, 25]  # 10/1.2 passes of 9.5 batches, 10 of 10
+    plan = plan_of(settings(None, True, True, redraw=10_000, rounds=2), 95, True)
+    assert [phase.steps for phase in plan.phases if phase.name == "redrawing"] == [10, 10]
+    plan = plan_of(settings(None, True, True, max_steps=6), 95, True)
+    assert [phase.steps for phase in plan.phases] == [6, 6, 3, 3, 3, 2]
+    assert plan.total(95) == 23, "max_steps is of the flow's first phase, and the others follow it"
+    assert [phase.steps for phase in plan_of(settings(None, False, False), 95, False).phases] == [100, 50]
+    assert plan_of(settings(None, False, True), 95, True).pretrain == 19
