@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
-from viscos.data.masks import CenterMask, FileMask, HalfMask, RandomMask, load_masks, mask_hash, save_masks
+from viscos.data.masks import (
+    CenterMask,
+    FileMask,
+    HalfMask,
+    RandomMask,
+    any_masks,
+    load_masks,
+    mask_hash,
+    save_masks,
+)
 from viscos.errors import InputError
+from viscos.rng import generator
 
 quick = settings(max_examples=30, deadline=None)
 rates = st.floats(0, 1)
@@ -92,6 +102,49 @@ def test_halves():
         HalfMask("middle")
     with pytest.raises(InputError, match="needs images"):
         HalfMask()((8,), 1, 0, "test")
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 64])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 4), (1, 1, 1), (6,), (1,)])
+def test_masks_of_every_kind_are_a_function_of_their_generator(shape, n):
+    observed = any_masks(shape, n, generator(0))
+    assert observed.shape == (n, *shape) and observed.dtype == torch.bool
+    assert torch.equal(observed, any_masks(shape, n, generator(0)))
+    assert n < 7 or not torch.equal(observed, any_masks(shape, n, generator(1)))
+    if len(shape) == 3:
+        assert torch.equal(observed, observed[:, :1].expand_as(observed)), "channels share their fate"
+
+
+def rectangular(inside):
+    """Whether what is true in images (n, 1, H, W) is a rectangle, whole."""
+    rows, columns = inside.any(3, keepdim=True), inside.any(2, keepdim=True)
+    edges = [line.flatten(1).int().diff(dim=1).abs().sum(1) + line.flatten(1)[:, 0] <= 2 for line in (rows, columns)]
+    return (inside == rows & columns).flatten(1).all(1) & edges[0] & edges[1] & inside.flatten(1).any(1)
+
+
+def test_every_kind_of_mask_of_images_occurs():
+    observed = any_masks((1, 6, 8), 4000, generator(0))
+    share = observed[:2000].flatten(1).double().mean(1)
+    assert float(share.mean()) == pytest.approx(0.5, abs=0.03)
+    assert [float(share.quantile(q)) for q in (0.1, 0.9)] == pytest.approx([0.1, 0.9], abs=0.05)
+    rest = observed[2000:]
+    outside = torch.arange(2000) % 4 == 3  # where only a rectangle is seen
+    assert rectangular(rest[outside]).all() and rectangular(~rest[~outside]).all()
+    hidden = torch.where(outside.view(-1, 1, 1, 1), rest, ~rest)
+    sides = torch.stack([hidden.any(3).flatten(1).sum(1), hidden.any(2).flatten(1).sum(1)], 1)
+    assert len(sides.unique(dim=0)) == 48, "every size"
+    for axis, size in ((0, 6), (1, 8)):
+        assert float((sides[:, axis] == size).double().mean()) == pytest.approx(1 / 8 + 7 / 8 / size, abs=0.03)
+    assert hidden[sides.amax(1) <= 3].flatten(1).any(0).all(), "every place"
+
+
+def test_every_kind_of_mask_of_vectors_occurs():
+    observed = any_masks((5,), 4000, generator(0))
+    assert float(observed[:2000].double().mean()) == pytest.approx(0.5, abs=0.03)
+    rest = observed[2000:]
+    alone = torch.arange(2000) % 4 == 3
+    assert (rest[alone].sum(1) == 1).all() and (rest[~alone].sum(1) == 4).all()
+    assert rest[alone].any(0).all() and (~rest[~alone]).any(0).all()
 
 
 MASK = torch.tensor([[1, 0, 1], [0, 1, 1]], dtype=torch.bool)

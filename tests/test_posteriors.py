@@ -1,9 +1,12 @@
 """Gaussians over x^H against dense linear algebra, their gradients, and the inference network."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from problems import F64, flow_named, masks, normal, residual_flow, sees_the_observation_alone
 
+from viscos import checkpoint
 from viscos.batch import incomplete
 from viscos.errors import InputError
 from viscos.gaussian import Gaussian
@@ -65,6 +68,39 @@ def test_density_and_draws_against_the_dense_normal(name):
         assert log_scale[k].item() == pytest.approx(torch.linalg.slogdet(LH)[1].item(), abs=1e-12)
         turned = q.unscaled_transposed(q.masked(noise)).flatten(2)[:, k, H]
         assert torch.allclose(turned, epsilon @ torch.linalg.inv(LH), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", list(gaussians()))
+def test_the_density_of_given_latents_against_the_dense_normal(name):
+    q, x = gaussians()[name], 2 * normal(5, 4, *SHAPE, seed=7)
+    L, found = scale_matrix(q), q.log_prob(torch.where(HIDDEN, x, float("nan")))
+    for k, H in enumerate(HIDDEN.flatten(1)):
+        wanted = torch.zeros(5, dtype=F64)
+        if H.any():
+            LH = L[k][H][:, H]
+            wanted = torch.distributions.MultivariateNormal(q.mean.flatten(1)[k, H], LH @ LH.T).log_prob(
+                x.flatten(2)[:, k, H]
+            )
+        assert torch.allclose(found[:, k], wanted, atol=1e-9)
+    noise = normal(5, 4, *SHAPE, seed=6)
+    assert torch.allclose(q.log_prob(q.sample(noise)), q.log_prob_of_noise(noise), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", list(gaussians()))
+def test_unscaled_is_the_inverse_of_scaled(name):
+    q = gaussians()[name]
+    v = q.masked(normal(5, 4, *SHAPE, seed=8))
+    for there_and_back in (q.unscaled(q.scaled(v)), q.scaled(q.unscaled(v))):
+        assert torch.allclose(there_and_back, v, atol=1e-12)
+    assert not torch.allclose(q.unscaled(v), v)
+
+
+@pytest.mark.parametrize("name", list(gaussians()))
+def test_the_gradient_of_the_density_is_finite_whatever_is_hidden(name):
+    q, x = gaussians()[name], torch.where(HIDDEN, normal(1, 4, *SHAPE), float("nan"))
+    mean = q.mean.clone().requires_grad_()
+    replace(q, mean=mean).log_prob(x).sum().backward()
+    assert mean.grad.isfinite().all() and (mean.grad[~HIDDEN] == 0).all()
 
 
 @pytest.mark.parametrize("name", list(gaussians()))
@@ -225,3 +261,78 @@ def test_taught_by_held_out_entries_the_features_are_out_of_the_bounds_reach():
     network.zero_grad(set_to_none=True)
     holdout_errors(network, batch, hold_out(batch, 0.2, generator(1)))[0].backward()
     assert network.heads.center.weight.grad is None and float(network.heads.prediction.weight.grad.abs().sum()) > 0
+
+
+# ------------------------------------------------------------------------------------------- taught by regression
+
+
+def regressed(shape, held_out=0.2, seed=None):
+    """A network that is taught by regression, new or with random parameters."""
+    network = Amortised(shape, width=4, held_out=held_out, regressed=True).double()
+    d = network.shape.numel()
+    root = torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=5)
+    network.prepare(0.25, Gaussian(normal(d, seed=6), root @ root.T))
+    with torch.no_grad():
+        for k, p in enumerate(network.parameters() if seed is not None else ()):
+            p.copy_(0.2 * normal(*p.shape, seed=100 * seed + k))
+    return network
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [(1, 4, 4), (2, 4, 6), (1, 5, 5), (6,)])
+def test_a_regressed_network_sees_the_observation_alone(shape, held_out):
+    hidden, values = masks(shape)["random"], normal(3, *shape)
+    network = regressed(shape, held_out)
+    q = sees_the_observation_alone(network, values, hidden)
+    if held_out:
+        batch = incomplete(values, ~hidden)
+        assert torch.equal(q.start, network.predict(batch)) and not q.start.requires_grad
+    else:
+        assert q.start is None
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (6,)])
+def test_a_new_regressed_network_knows_the_prior_and_no_flow(shape):
+    hidden = masks(shape)["one kind an item"]
+    q = regressed(shape)(incomplete(normal(3, *shape), ~hidden), None)
+    assert (q.mean == 0).all() and (q.log_scale == 0).all()
+    assert torch.equal(q.hidden, hidden)
+
+
+def test_scales_stay_sane_whatever_the_network_says():
+    network, batch = regressed((1, 4, 4)), image_batch()
+    for bias, bound in ((50.0, 1.0), (-50.0, -6.0)):
+        torch.nn.init.constant_(network.heads.log_scale.bias, bias)
+        assert (network(batch, None).log_scale == bound).all()
+
+
+def test_regression_moves_the_second_network_alone():
+    network, batch = regressed((1, 4, 4), seed=1), image_batch()
+    network(batch, None).log_prob(normal(1, 3, 1, 4, 4)).sum().backward()
+    moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    wanted = {name for name, _ in network.named_parameters() if not name.startswith(("network", "heads.prediction"))}
+    assert moved == wanted and "heads.center.weight" not in wanted
+    network.zero_grad(set_to_none=True)
+    holdout_errors(network, batch, hold_out(batch, 0.2, generator(1)))[0].backward()
+    moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert moved == set(dict(network.named_parameters())) - wanted
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [(1, 4, 4), (6,)])
+def test_a_regressed_network_is_saved_and_loaded(shape, held_out, tmp_path):
+    network, other = regressed(shape, held_out, seed=1), Amortised(shape, 4, held_out=held_out, regressed=True).double()
+    checkpoint.save(tmp_path / "q.pt", dict(network.state_dict()))
+    other.load_state_dict(checkpoint.load(tmp_path / "q.pt"))
+    batch = incomplete(normal(3, *shape), ~masks(shape)["random"])
+    a, b = network(batch, None), other(batch, None)
+    assert torch.equal(a.mean, b.mean) and torch.equal(a.log_scale, b.log_scale)
+    assert held_out == 0 or torch.equal(a.start, b.start)
+
+
+def test_taught_on_complete_data_there_is_no_prediction():
+    network, batch = regressed((1, 4, 4), held_out=0.0), image_batch()
+    assert not network.predicts and not hasattr(network, "network") and set(network.heads) == {"mean", "log_scale"}
+    with pytest.raises(InputError, match=r"^this inference network was taught on complete data and predicts latents"):
+        network.predict(batch)
+    assert regressed((1, 4, 4)).predicts and Amortised((1, 4, 4), width=4, held_out=0.0).predicts
