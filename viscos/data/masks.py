@@ -144,8 +144,8 @@ def any_masks(shape: Shape, n: int, g: torch.Generator) -> Tensor:
     """`observed` (n, *shape) of every kind: what a network is taught under that is to serve whatever is asked of it.
 
     Half of the masks hide each entry with a probability of their own, uniform in [0, 1] (the channels of a pixel share
-    its fate). Of images the rest hide a rectangle of any size and place, or all outside of it, in turn; of vectors,
-    single entries or all but one.
+    its fate). Of images the rest hide a rectangle of any size and place or, one in four, all outside of it; of vectors,
+    single entries or, one in four, all but one.
     """
     rate = torch.rand(n, *[1] * len(shape), generator=g)
     drawn = (1, *shape[1:]) if len(shape) == 3 else shape
