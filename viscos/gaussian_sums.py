@@ -68,9 +68,10 @@ class Rows:
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Some masks (b, d) at a time, their counts (b,) and their rows (b, m, d), filled up with rows of NaN."""
         start, d = 0, self.values.shape[1]
+        longest_left = self.masks.sum(1).flip(0).cummax(0).values.flip(0).tolist()  # at once: the masks may be many
         while start < len(self.masks):
             most = int(self.counts[start])
-            step = max(1, CHUNK_BYTES // (8 * d * max(most, longest(self.masks[start:]))))
+            step = max(1, CHUNK_BYTES // (8 * d * max(most, longest_left[start])))
             masks, counts = self.masks[start : start + step], self.counts[start : start + step]
             within = torch.arange(most, device=counts.device)
             row = (self.first[start : start + step, None] + within).clamp(max=len(self) - 1)
