@@ -2,6 +2,7 @@
 
 from viscos.linear.cg import CG as CG
 from viscos.linear.gmres import GMRES as GMRES
+from viscos.linear.lifted import solve_lifted as solve_lifted
 from viscos.linear.logabsdet import block_of as block_of
 from viscos.linear.logabsdet import condition_estimate as condition_estimate
 from viscos.linear.logabsdet import exact_value as exact_value

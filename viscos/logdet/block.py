@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.linear import GMRES, Block, LinearOperator
+from viscos.linear import GMRES, Block, Chain, LinearOperator, solve_lifted
 from viscos.roots.equation import LinearSolver
+from viscos.solution import Solution
 
 
 class BlockSolver:
@@ -14,7 +15,8 @@ class BlockSolver:
 
     An item that was not solved gets zero and is marked in `ok`. A probe that failed takes the item out of the
     surrogate; an adjoint that failed, in the backward pass, leaves out the item's part through the solution, and shows
-    in the counts.
+    in the counts. With `deep`, solves are over the adjoints of the states between the layers that G is the product of;
+    `preconditioner` is then to be close to the inverse of the block of the layers before the first residual one.
     """
 
     def __init__(
@@ -23,20 +25,25 @@ class BlockSolver:
         hidden: Tensor,
         preconditioner: LinearOperator | None = None,
         solver: LinearSolver | None = None,
+        deep: bool = False,
     ) -> None:
         self.G, self.hidden = G, hidden
         self.block = Block(G, hidden)
         self.preconditioner = preconditioner
-        self.solver = solver or GMRES()
+        self.solver, self.deep = solver or GMRES(), deep
         self.ok = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
         self.products = torch.zeros(len(hidden), device=hidden.device)
 
     @torch.no_grad()
     def transposed(self, a: Tensor) -> Tensor:
         """λ with (G^HH)ᵀ λ = a^H (B, …), zero on O."""
-        M = None if self.preconditioner is None else self.preconditioner.T
-        found = self.solver(self.block.T, torch.where(self.hidden, a, 0), M)
+        found = self._solve(torch.where(self.hidden, a, 0))
         self.products += found.evaluations
         self.ok &= found.converged
         keep = self.hidden & found.converged.view(-1, *[1] * (a.dim() - 1))
         return torch.where(keep, found.value, 0)
+
+    def _solve(self, a: Tensor) -> Solution:
+        if self.deep and isinstance(self.G, Chain) and isinstance(self.solver, GMRES):
+            return solve_lifted(self.G, self.hidden, a, self.preconditioner, self.solver)
+        return self.solver(self.block.T, a, None if self.preconditioner is None else self.preconditioner.T)
