@@ -178,7 +178,7 @@ def _online(values: Tensor, known: Tensor, start: Point, prior: Prior, cost: flo
         # The prior is worth κ rows of all, of which these are a share.
         share = Prior(prior.variance, prior.strength * len(rows) / len(values), prior.floor)
         seen = sums(rows, point.mean, point.covariance)
-        point = prior.raised(point.towards(share.maximised(point, seen, len(rows)), 2 / (step + 2)))
+        point = prior.raised(point.towards(share.maximised(point, seen, len(rows)), 2 / (step + 4)))
         progress(step + 1, {"log-likelihood": seen.log_prob / len(rows)})
     return point
 
