@@ -32,6 +32,8 @@ FLOWS = {
 }
 POSTERIOR = {"_target_": "viscos.posteriors.Amortised", "width": 4, "held_out": 0.3, "regressed": True}
 PHASES = on_incomplete_data(6, completing=3, rounds=2, redrawing=2, bound=True)
+MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
+"""The second step of each phase."""
 PLAN = Plan(
     epochs=2, batch_size=8, learning_rate=5e-3, warmup=2, clip=100.0, ema=0.9, phases=PHASES, masks="any", redraw=12
 )
@@ -179,6 +181,24 @@ def test_all_that_a_phase_teaches_moves(whole):
     assert all(name.endswith("raw") for name in still), still
 
 
+def test_each_phase_begins_with_an_average_of_its_own(whole):
+    _, trainer, _, states, folder = whole
+    names = [name for name, p in trainer.model.named_parameters() if p.requires_grad]
+    for step in (middle - 1 for middle in MIDDLES):
+        parts = checkpoint.load(folder / f"{step + 1}.pt")["parts"]
+        for name in names:
+            part, _, rest = name.partition(".")
+            wanted = 0.1 * states[step][0][name] + 0.9 * states[step + 1][0][name]
+            assert torch.allclose(parts[part][rest], wanted, atol=1e-6), (PLAN.place(step), name)
+
+
+def test_each_phase_begins_with_new_moments(whole):
+    for step in MIDDLES:
+        moments = checkpoint.load(whole[-1] / f"{step + 1}.pt")["trainer"]["optimizer"]["state"]
+        wanted = set() if PHASES[PLAN.place(step)[0]].name == "redrawing" else {2}
+        assert {int(each["step"]) for each in moments.values()} == wanted
+
+
 def test_every_item_is_completed_and_observed_entries_stay(whole):
     _, trainer, _, _, _ = whole
     values, observed, _ = pictures()
@@ -255,9 +275,6 @@ def plain(saved):
         pairs = saved.items() if isinstance(saved, dict) else enumerate(saved)
         return {f"{key}/{name}": value for key, inner in pairs for name, value in plain(inner).items()}
     return {"": torch.as_tensor(saved) if not isinstance(saved, str | None) else torch.zeros(0)}
-
-
-MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
 
 
 @pytest.mark.parametrize("step", MIDDLES, ids=lambda step: PHASES[PLAN.place(step)[0]].title)
