@@ -99,7 +99,7 @@ def test_an_item_is_solved_as_if_alone_and_a_broken_one_harms_nobody():
 def test_a_budget_that_is_too_small_is_kept():
     A, hidden = chain(5, "none"), torch.ones(3, 6, dtype=torch.bool)
     found = solve_lifted(A, hidden, normal(3, 6), None, GMRES(1e-9, budget=5))
-    assert (found.status == Status.BUDGET).all() and (found.evaluations <= 6).all() and (found.residual > 1e-9).all()
+    assert (found.status == Status.BUDGET).all() and (found.evaluations <= 5).all() and (found.residual > 1e-9).all()
 
 
 @pytest.mark.parametrize("mask", ["random", "all", "none", "one kind an item"])
@@ -113,7 +113,7 @@ def test_the_solver_of_a_block_of_a_continuous_flow(name, mask):
     M, a = flow.skeleton(y).inverse_block(hidden), normal(*y.shape, seed=7)
     J = Block(Matrix(dense_jacobian(flow.to_latent, y), y.shape), hidden)
     wanted = torch.linalg.solve(dense(J, y).mT, torch.where(hidden, a, 0).flatten(1)).view_as(a)
-    for deep in (True, False):
-        block = BlockSolver(G, hidden, M, GMRES(1e-11, budget=300), deep)
+    deep, plain = (BlockSolver(G, hidden, M, GMRES(1e-11, budget=300), deep) for deep in (True, False))
+    for block in (deep, plain):
         assert torch.allclose(block.transposed(a), wanted, atol=1e-8) and block.ok.all()
-    assert block.products.sum() > 0 or mask == "none"
+    assert not torch.equal(deep.products, plain.products) or mask == "none"

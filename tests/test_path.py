@@ -202,6 +202,10 @@ def test_a_guess_is_where_the_path_begins(parallel):
     begun, other = flow.started
     assert torch.equal(begun, torch.where(hidden, guess, y)) and not torch.equal(other, begun)
     assert all(f.converged.all() and torch.allclose(f.value[hidden], y[hidden], atol=1e-6) for f in found)
+    _, equation = problem("continuous")  # which has a start of its own for want of a guess
+    equations = (equation, replace(equation, guess=equation.hidden + 0.0))
+    begun, other = (Path(budget=2, parallel=parallel).solve(e, e.start()).value for e in equations)
+    assert not torch.allclose(begun, other, atol=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------- the verdict
@@ -261,3 +265,17 @@ def test_the_default_takes_the_path_for_a_continuous_flow_alone():
     found, wanted = (solver.solve(equation, equation.start()) for solver in (auto(), anderson()))
     assert found.converged.all() and torch.equal(found.value, wanted.value)
     assert auto(1e-5).tolerance == 1e-5
+
+
+@FORMS
+def test_what_one_form_leaves_the_other_begins_anew(parallel):
+    """And what it found for the others stays as it is."""
+    _, equation = problem("continuous, image")
+    start, solver = equation.start(), path(1e-6, 100, parallel=parallel)
+    alone = [replace(form, budget=100).solve(equation, start) for form in (solver.first, solver.second)]
+    short = float(alone[0].evaluations.max()) - 4
+    found = replace(solver, first=replace(solver.first, budget=short)).solve(equation, start)
+    assert found.converged.all() and found.fallback.any()
+    for item, second in enumerate(found.fallback.tolist()):
+        assert torch.allclose(found.value[item], alone[second].value[item], atol=1e-12)
+    assert solver.first.parallel is parallel and solver.second.parallel is not parallel
