@@ -20,9 +20,11 @@ from viscos.roots import (
     NewtonKrylov,
     OnData,
     anderson,
+    auto,
     implicit,
     newton_krylov,
     paper,
+    path,
 )
 from viscos.solution import Solution, Status, item_max
 
@@ -328,7 +330,7 @@ def test_solutions_are_joined_draw_by_draw():
 
 
 def test_the_default_solvers_meet_the_tolerance_that_they_name():
-    for make in (anderson, newton_krylov, paper):
+    for make in (anderson, auto, newton_krylov, paper, path):
         _, _, equation = problem("squeezed", "random")
         solver = make()
         found = solver.solve(equation, equation.start())
