@@ -109,7 +109,7 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
+        "items", "mask_hash", "missing", "draws", "noise_taken_off_draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
         "energy", "coverage", "spread_skill",
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
@@ -133,7 +133,7 @@ def test_scores_are_of_the_first_draws_of_pairs(model, measured):
     each = []
     for a, b, t, h in zip(y, z, TEST.values, hidden, strict=True):
         each.append(float((a - t)[h].norm() + (b - t)[h].norm() - (a - b)[h].norm()) / 2)
-    for metric in ("energy", "coverage", "spread_skill"):
+    for metric in ("energy", "spread_skill"):
         assert record[metric].keys() == {"draw", "gaussian_draw"}
         assert record[metric]["draw"]["drawn"].startswith("independent draws: the first of each antithetic pair")
         for row in record[metric].values():
@@ -141,16 +141,26 @@ def test_scores_are_of_the_first_draws_of_pairs(model, measured):
     assert record["energy"]["draw"]["value"] == pytest.approx(sum(each) / N, rel=1e-3)
     variance, error = ((y - z) ** 2 / 2)[hidden].sum(), (((y + z) / 2 - TEST.values) ** 2)[hidden].sum()
     assert record["spread_skill"]["draw"]["value"] == pytest.approx(float((1.5 * variance / error).sqrt()), rel=1e-3)
-    inside = (torch.minimum(y, z) <= TEST.values) & (TEST.values <= torch.maximum(y, z))
-    row = record["coverage"]["draw"]
-    assert row["nominal"] == pytest.approx(1 / 3) and row["value"] == pytest.approx(
-        float(inside[hidden].double().mean())
-    )
+
+
+def test_the_coverage_is_of_as_many_independent_draws_as_an_interval_of_90_percent_takes(model, measured):
+    record, hidden = measured[0], ~OBSERVED
+    batch = incomplete(TEST.values, OBSERVED)
+    drawn = impute(model.flow, model.posterior, batch, OBJECTIVE.solver, draws=19, seed=PROTOCOL.seed, first=100_000)
+    y = drawn.draws.clamp(0, 1)
+    inside = (y.amin(0) <= TEST.values) & (TEST.values <= y.amax(0))
+    for row in record["coverage"].values():
+        assert row["nominal"] == pytest.approx(0.9) and row["draws"] == 19 and row["items"] == N
+    assert record["coverage"]["draw"]["value"] == pytest.approx(float(inside[hidden].double().mean()), abs=1e-3)
+    few = dataclasses.replace(PROTOCOL, interval_items=5)
+    assert evaluate(model, TEST, OBSERVED, OBJECTIVE, few)[0]["coverage"]["draw"]["items"] == 5
+    enough = dataclasses.replace(PROTOCOL, draws=38)
+    assert "antithetic" in evaluate(model, TEST, OBSERVED, OBJECTIVE, enough)[0]["coverage"]["draw"]["drawn"]
 
 
 def test_one_independent_draw_has_no_scores(model):
     record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, draws=2), baseline=GAUSSIAN)
-    assert not record.keys() & {"energy", "coverage", "spread_skill"} and record["draws"] == 2
+    assert not record.keys() & {"energy", "spread_skill"} and record["draws"] == 2
     plain, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL)
     assert plain["energy"].keys() == {"draw"}
 

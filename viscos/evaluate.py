@@ -17,7 +17,8 @@ from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
 from viscos.metrics.accuracy import Accuracy
-from viscos.metrics.baseline import add_completions, add_gaussian
+from viscos.metrics.baseline import add_completions, add_gaussian, gaussian_draws
+from viscos.metrics.calibration import first_of_pairs
 from viscos.metrics.judge import Judge
 from viscos.metrics.tally import Tally
 from viscos.model import Model
@@ -30,6 +31,10 @@ Progress = Callable[[int, dict[str, float]], None]
 """Gets the number of items done, and figures."""
 
 
+_INTERVALS = 100_000
+"""Number of the first draw of an item for intervals: they are others than those of the mean."""
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How to measure."""
@@ -40,6 +45,10 @@ class Protocol:
     bound_items: int = 16
     """Items of which the bound is evaluated, which costs as many products as an item has entries."""
     bound_draws: int = 2
+    interval_items: int = 200
+    """Items, the first, of which enough draws are made for the coverage of a 90 % interval."""
+    interval_draws: int = 19
+    """The fewest that have one."""
     levels: int = 256
     """Grey levels of the data, for bits per dimension."""
     noise: float = 0.0
@@ -56,16 +65,19 @@ def evaluate(
     protocol: Protocol,
     *,
     baseline: Gaussian | None = None,
+    means: Tensor | None = None,
     judge: Judge | str = "no extractor was given",
     progress: Progress = lambda done, figures: None,
 ) -> tuple[dict[str, Any], Completions | None]:
     """Figures of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
 
     The record says of each figure how it was computed. `progress` gets the number of items done. `baseline`, a Gaussian
-    fitted to training data, adds its own rows. `judge` gives FID and a second accuracy; or it is the reason for which
-    there are none, which the record then holds.
+    fitted to training data, adds its own rows, and so do the `means` of observed training entries (d,), by default the
+    Gaussian's. `judge` gives FID and a second accuracy; or it is the reason for which there are none, which the record
+    then holds.
     """
     model.eval()
+    means = baseline.mean if means is None and baseline is not None else means
     record: dict[str, Any] = {
         "items": len(test),
         "mask_hash": mask_hash(observed),
@@ -73,7 +85,7 @@ def evaluate(
     }
     first: Completions | None = None
     if model.posterior is not None and not bool(observed.all()):
-        run = _Completion(model, test, objective, protocol, baseline, Tally(test, judge))
+        run = _Completion(model, test, objective, protocol, baseline, means, Tally(test, judge))
         first = run.go(observed, progress)
         record |= run.record()
         record["bound"] = _bound(model, test, observed, objective, protocol)
@@ -96,6 +108,7 @@ class _Completion:
     objective: Objective
     protocol: Protocol
     baseline: Gaussian | None
+    means: Tensor | None
     tally: Tally
     accuracy: Accuracy = field(default_factory=Accuracy)
     solver: list[Solution] = field(default_factory=list)
@@ -120,16 +133,43 @@ class _Completion:
             first = done if first is None else first
             figures = {"rmse": self.tally.rmse["mean"].pooled, "failed": float((~done.ok).double().mean())}
             progress(int(rows[-1]) + 1, figures)
+        if len(first_of_pairs(torch.arange(self.protocol.draws))) < self.protocol.interval_draws:
+            self._cover(observed)
         return first
+
+    @torch.no_grad()
+    def _cover(self, observed: Tensor) -> None:
+        """Draws of the first items, for intervals that the draws of all are too few for."""
+        assert self.model.posterior is not None
+        protocol, device = self.protocol, next(self.model.parameters()).device
+        size = max(1, protocol.batch_size * protocol.draws // protocol.interval_draws)
+        for rows in torch.arange(min(protocol.interval_items, len(self.test))).split(size):
+            batch = incomplete(self.test.values[rows], observed[rows], rows)
+            hidden = batch.hidden & self.test.known[rows]
+            done = impute(
+                self.model.flow,
+                self.model.posterior,
+                batch.to(device),
+                self.objective.solver,
+                draws=protocol.interval_draws,
+                seed=protocol.seed,
+                first=_INTERVALS,
+                noise=protocol.noise,
+            )
+            self.tally.update_intervals("draw", done.draws.cpu(), hidden, rows, done.ok.cpu())
+            if self.baseline is not None:
+                drawn = gaussian_draws(self.baseline, batch, protocol.seed, protocol.interval_draws)
+                self.tally.update_intervals("gaussian_draw", drawn, hidden, rows)
 
     @torch.no_grad()
     def _measure(self, batch: Incomplete, done: Completions) -> None:
         rows = batch.index.cpu()
         hidden = batch.hidden.cpu() & self.test.known[rows]  # where nobody knows the truth there is no error
         add_completions(self.tally, done, hidden, rows)
-        if self.baseline is not None:
-            naive = self.baseline.mean.view(1, *self.test.shape)
+        if self.means is not None:
+            naive = self.means.view(1, *self.test.shape)
             self.tally.update("mean_imputation", batch.to("cpu").filled(naive), hidden, rows)
+        if self.baseline is not None:
             add_gaussian(self.tally, self.baseline, batch.to("cpu"), hidden, self.protocol.seed, done)
         self.tally.update_truth(rows)
         prediction = None

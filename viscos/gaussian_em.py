@@ -37,7 +37,7 @@ TOLERANCE = 2e-5
 """A step that adds less than this to the log-likelihood of an observed entry, on average and in nats, is the last."""
 LONGER = 1.5
 """By how much a step is longer than the last one, if that went up."""
-WORK = 4e11
+WORK = 1e12
 """Most multiplications, `Rows.cost`: a minute or two on one core."""
 FEWEST = 4
 """Steps over all rows that there must be time for; otherwise each step sees other rows."""

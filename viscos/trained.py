@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from viscos import checkpoint, runs
 from viscos.data.items import Data
@@ -29,6 +30,11 @@ class Trained:
     def baseline(self) -> Gaussian | None:
         """The Gaussian that was fitted to the observed training entries."""
         return restore_gaussian(self.state)
+
+    @property
+    def means(self) -> Tensor | None:
+        """Of the observed training entries (d,); of the Gaussian, where the checkpoint does not have them."""
+        return restore_means(self.state)
 
     @property
     def scaling(self) -> Scaling | None:
@@ -70,11 +76,13 @@ def model_state(
     shape: tuple[int, ...],
     classes: int,
     gaussian: Gaussian,
+    means: Tensor,
     scaling: Scaling | None = None,
 ) -> dict[str, Any]:
     """What `load` needs, in plain containers."""
     kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
+    fitted["observed_mean"] = means.float().cpu()
     return {
         "config": kept,
         "shape": list(shape),
@@ -89,3 +97,9 @@ def restore_gaussian(state: dict[str, Any]) -> Gaussian | None:
     """The Gaussian of a checkpoint."""
     fitted = state.get("gaussian")
     return None if fitted is None else Gaussian(fitted["mean"].cpu().double(), fitted["covariance"].cpu().double())
+
+
+def restore_means(state: dict[str, Any]) -> Tensor | None:
+    """The means of a checkpoint's observed training entries (d,), float64; older ones have the Gaussian's alone."""
+    fitted = state.get("gaussian")
+    return None if fitted is None else fitted.get("observed_mean", fitted["mean"]).cpu().double()

@@ -50,6 +50,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             make_objective(cfg),
             protocol,
             baseline=trained.baseline,
+            means=trained.means,
             judge=judge,
             progress=progress.update,
         )

@@ -34,7 +34,7 @@ from viscos.data.masks import load_masks, mask_hash, save_masks
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
-from viscos.gaussian import Gaussian
+from viscos.gaussian import Gaussian, observed_mean
 from viscos.gaussian_em import PASSES, em_gaussian
 from viscos.inference import Objective
 from viscos.metrics.extractor import extractor_for
@@ -126,10 +126,11 @@ def _go(
     spent: float,
 ) -> dict[str, Any]:
     model, began = trainer.model, time.monotonic() - spent
+    means = _means(trainer.data)
     about = provenance(cfg, trainer.devices.device)  # now: the source tree may be another one when the run ends
 
     def save(epoch: int = 0) -> None:
-        parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian, scaling)
+        parts = model_state(trainer.result(), cfg, test.shape, test.classes, gaussian, means, scaling)
         seconds = time.monotonic() - began
         checkpoint.save(run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
 
@@ -188,6 +189,7 @@ def _measure(
             trainer.objective,
             protocol,
             baseline=gaussian,
+            means=_means(trainer.data),
             judge=judge,
             progress=progress.update,
         )
@@ -213,6 +215,11 @@ def _masks(cfg: dict[str, Any], run_dir: Path, train: Data, test: Data) -> tuple
     if not bool(masks[0].flatten(1).any()):
         raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
     return masks[0], masks[1]
+
+
+def _means(data: IncompleteData) -> Tensor:
+    """Of observed entries (d,), in the precision of a checkpoint."""
+    return observed_mean(data.values, data.observed).float().double()
 
 
 def _gaussian(cfg: dict[str, Any], data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:

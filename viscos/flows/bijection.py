@@ -42,6 +42,8 @@ class Flow(nn.Module):
     dear = False
     """Whether an evaluation costs so much, and the skeleton says so little, that conditioning is worth the columns of G
     that belong to H at the point where a fit begins; they precondition its solves."""
+    plain = False
+    """Whether `skeleton` is known in closed form, and costs nothing."""
     denoises = False
     """Whether `denoised` does anything."""
     matches = False

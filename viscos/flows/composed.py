@@ -25,6 +25,7 @@ class Composed(Flow):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.shape = torch.Size(shape)
+        self.plain = all(layer.plain for layer in self.layers)
 
     def to_latent(self, y: Tensor) -> Tensor:
         for layer in self.layers:
@@ -85,7 +86,7 @@ class Composed(Flow):
     @torch.no_grad()
     def skeleton(self, y: Tensor) -> Skeleton:
         """That of the layers; if one is more than a contraction, that of a flow of which nothing is known."""
-        if not all(layer.plain for layer in self.layers):
+        if not self.plain:
             return super().skeleton(y)
         assert self.shape is not None
         ones = y.new_ones(1, *self.shape)

@@ -26,6 +26,7 @@ class Tally:
         self.rmse: dict[str, RMSE] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.scores: dict[str, Scores] = {}
+        self.intervals: dict[str, Scores] = {}
         self._varies = varying(test)
         known = not isinstance(judge, str) and judge.extractor.classifies == test.name
         self._labels = test.labels if known else None
@@ -46,6 +47,13 @@ class Tally:
             mine = self.scores.setdefault(kind, Scores(self.test.units, self._varies, drawn))
             mine.update(draws, self.test.values[rows], hidden, ok)
 
+    def update_intervals(
+        self, kind: str, draws: Tensor, hidden: Tensor, rows: Tensor, ok: Tensor | None = None
+    ) -> None:
+        """Adds independent draws (K, B, …) of some items, enough for intervals: the coverage is of theirs alone."""
+        mine = self.intervals.setdefault(kind, Scores(self.test.units, self._varies, INDEPENDENT))
+        mine.update(draws, self.test.values[rows], hidden, ok)
+
     def update_truth(self, rows: Tensor) -> None:
         """Adds the complete test items `rows` (B,)."""
         self._show(TRUTH, self.test.values[rows], rows, None)
@@ -56,6 +64,8 @@ class Tally:
         for kind, scores in self.scores.items():
             for metric, figures in scores.records().items():
                 record.setdefault(metric, {})[kind] = figures
+        for kind, scores in self.intervals.items():
+            record.setdefault("coverage", {})[kind] = scores.records()["coverage"]
         if isinstance(self.judge, str):
             return record | {"fid": {"reason": self.judge}}
         record["fid"] = {kind: verdict.fid_record() for kind, verdict in self.verdicts.items()}

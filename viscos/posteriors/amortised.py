@@ -144,13 +144,16 @@ class Amortised(Posterior):
         return torch.where(batch.observed, filled, filled + self._output(features, head))
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
-        return self._read(batch) if self.regressed else self._through(batch, flow)
+        return self._read(batch, flow) if self.regressed else self._through(batch, flow)
 
-    def _read(self, batch: Incomplete) -> LatentGaussian:
-        """q whose means and scales are outputs of the second network."""
-        z = torch.cat([(self._fill(batch) - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
+    def _read(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+        """q whose means and scales are outputs of the second network; means from where the flow's skeleton has them."""
+        filled = self._fill(batch)
+        z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
         features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
         mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale").clamp(*_LOG_SCALES)
+        if flow.plain:
+            mean = mean + flow.skeleton(filled).apply(filled)
         with torch.no_grad():
             start = self.predict(batch) if self.predicts else None
         return DiagonalGaussian(mean, batch.hidden, log_scale, start=start)
