@@ -52,11 +52,11 @@ def run_folders() -> list[Path]:
 
 def test_a_run_gets_plain_settings_and_its_own_folder(command):
     seen = command()
-    assert main(["train", "missing=0.9", "dataset=mnist", "flow.channels=64", "learning_rate=1e-3"]) == 0
+    assert main(["train", "missing=0.9", "dataset=mnist", "flow.width=64", "learning_rate=1e-3"]) == 0
     (cfg,) = seen
     assert cfg["missing"] == 0.9 and cfg["mask"]["missing"] == 0.9
     assert cfg["dataset"]["name"] == "mnist" and type(cfg["dataset"]) is dict
-    assert cfg["flow"]["channels"] == 64 and cfg["learning_rate"] == 1e-3
+    assert cfg["flow"]["width"] == 64 and cfg["learning_rate"] == 1e-3
     assert Path(cfg["run_dir"]).parent == Path("outputs/train").resolve()
     assert "hydra" not in cfg
 
@@ -92,24 +92,24 @@ WRONG = [
     ("train learning_rate=inf", "must be a number above 0"),
     ("train device=gpu", "must be cpu, cuda"),
     ("train seed=-1", "whole number, 0 or more"),
-    ("train flow.blocks=3", "must be a list"),
-    ("train flow.blocks=[1,x]", "each entry must be a whole number"),
-    ("train flow.coefficient=1", "must be a number between 0 and 1"),
-    ("train flow.activation=relu", "must be one of lipswish, elu"),
+    ("train flow=iresnet flow.blocks=3", "must be a list"),
+    ("train flow=iresnet flow.blocks=[1,x]", "each entry must be a whole number"),
+    ("train flow=iresnet flow.coefficient=1", "must be a number between 0 and 1"),
+    ("train flow=iresnet flow.activation=relu", "must be one of lipswish, elu"),
     ("train solver.tolerance=0", "must be a number above 0"),
     ("train lad.probes=0", "whole number, 1 or more"),
     ("train mask=center8 mask.size=0", "whole number, 1 or more"),
     ("train mask=half mask.side=up", "must be one of left, right, top, bottom"),
     ("train mask=file", "mask.path=… is needed"),
     ("train missin=0.5", "did you mean 'missing'?"),
-    ("train flow.chanels=3", "did you mean 'flow.channels'?"),
+    ("train flow=iresnet flow.chanels=3", "did you mean 'flow.channels'?"),
     ("train datset=mnist", "did you mean 'dataset'?"),
     ("train dataset=nope", "choose from array, checkerboard, cifar10, circles, digits"),
     ("train dataset=null", "must be one of its choices"),
     ("train +new=1", "there is no option 'new'"),
     ("train ~flow", "flow is not set"),
     ("train ~nope", "there is no option 'nope'"),
-    ("train flow.blocks.x=1", "cannot use these settings"),
+    ("train flow=iresnet flow.blocks.x=1", "cannot use these settings"),
     ("train missing=${nope}", "cannot use these settings"),
     ("train missing=0.5,0.9", "add --multirun"),
     ("train --multirun dataset=digits,nope", "choose from array, checkerboard, cifar10, circles, digits"),

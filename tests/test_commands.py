@@ -30,7 +30,7 @@ from viscos.data.masks import load_masks, mask_hash, save_masks
 from viscos.train import Trainer
 from viscos.trained import load as load_trained
 
-DEBUG = ("experiment=debug", "flow.blocks=[1]", "flow.channels=4", "threads=1")
+DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
 
 

@@ -194,6 +194,7 @@ def test_one_device_does_without_fabric():
 
 DEBUG = (
     "experiment=debug",
+    "flow=iresnet",
     "flow.blocks=[1]",
     "flow.channels=4",
     "threads=1",

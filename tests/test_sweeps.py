@@ -17,7 +17,7 @@ from viscos import checkpoint
 from viscos.cli import main, sweep
 from viscos.train import Trainer
 
-DEBUG = ("experiment=debug", "threads=1")
+DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 SWEEP = ("train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4", "draws=1")
 FOLDER = Path("outputs/sweeps/train")
 
