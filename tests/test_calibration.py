@@ -19,10 +19,10 @@ from viscos.data.vectors import Vectors
 from viscos.errors import InputError
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions
-from viscos.metrics.baseline import add_completions, gaussian_draws
 from viscos.metrics.calibration import Scores, first_of_pairs, varying
 from viscos.metrics.tally import Tally
 from viscos.rng import item_noise
+from viscos.scores import add_completions, gaussian_draws
 from viscos.solution import Solution, Status
 
 quick = settings(max_examples=25, deadline=None)

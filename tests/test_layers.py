@@ -15,12 +15,12 @@ FOLDER = Path(viscos.__path__[0])
 LAYERS = [
     {"errors", "version", "rng", "atomic", "batch", "solution", "iterate", "build"},
     {"linear"},
-    {"gaussian"},
+    {"gaussian", "gaussian_em", "gaussian_sums"},
     {"roots"},  # a flow inverts itself by a root finder
     {"flows"},
     {"logdet", "posteriors", "partition"},  # an estimator takes log|det G| from the flow
     {"inference", "baselines", "conditional"},
-    {"classifier", "model", "trained", "train", "evaluate", "bench", "commands"},
+    {"classifier", "model", "trained", "train", "scores", "evaluate", "bench", "commands"},
     {"cli", "__main__"},
 ]
 # Beside the layers: they import the first ones and each other, and commands and the command line import them.

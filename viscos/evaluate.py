@@ -17,13 +17,13 @@ from viscos.data.masks import mask_hash
 from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
 from viscos.metrics.accuracy import Accuracy
-from viscos.metrics.baseline import add_completions, add_gaussian, gaussian_draws
 from viscos.metrics.calibration import first_of_pairs
 from viscos.metrics.judge import Judge
 from viscos.metrics.tally import Tally
 from viscos.model import Model
 from viscos.posteriors import Amortised
 from viscos.rng import generator, item_noise
+from viscos.scores import add_completions, add_gaussian, gaussian_draws
 from viscos.solution import Solution
 from viscos.train import dequantise
 

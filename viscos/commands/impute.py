@@ -35,12 +35,12 @@ from viscos.data.table import Rows, read_rows
 from viscos.errors import InputError
 from viscos.inference import Completions
 from viscos.linear.principal import longest
-from viscos.metrics.baseline import add_completions, add_gaussian
 from viscos.metrics.rmse import known
 from viscos.metrics.tally import Tally
 from viscos.partition import refuse_singular, worth_linearising
 from viscos.posteriors import Amortised, PerItem, Posterior
 from viscos.report.board import Log
+from viscos.scores import add_completions, add_gaussian
 from viscos.solution import Solution
 from viscos.trained import Trained, load
 
