@@ -134,6 +134,27 @@ def test_free_posteriors_start_at_the_standard_normal(posterior):
         posterior(batch.filled())(batch.select(torch.tensor([0])), flow_named("vector"))
 
 
+@pytest.mark.parametrize(
+    ("posterior", "settings"),
+    [(Diagonal, {}), (Full, {}), *((Householder, {"reflections": n}) for n in (0, 1, 7, 50))],
+)
+def test_a_fit_begins_at_the_distribution_that_it_is_given(posterior, settings):
+    y = torch.where(HIDDEN, float("nan"), normal(4, *SHAPE))
+    batch, taught = incomplete(y, ~HIDDEN), gaussians()["diagonal"]
+    module = posterior(batch.filled(), **settings)
+    module.begin(taught)
+    q = module(batch, flow_named("vector"))
+    L = scale_matrix(q)
+    assert torch.equal(q.masked(q.mean), taught.masked(taught.mean))
+    assert torch.allclose(L @ L.mT, scale_matrix(taught).square(), atol=1e-12)  # the covariance of its draws
+    x = 2 * normal(5, 4, *SHAPE, seed=7)
+    assert torch.allclose(q.log_prob(x), taught.log_prob(x), atol=1e-10)
+    (q.sample(normal(3, 4, *SHAPE, seed=6)).flatten(2).cumsum(2).square().sum() - q.log_scale_sum().sum()).backward()
+    if settings.get("reflections"):  # an item with one hidden entry has nothing to turn, nor one with none
+        assert (module.vectors.grad[[0, 2]].flatten(2).norm(dim=2) > 1e-3).all()
+    assert all(bool(p.grad.isfinite().all()) for p in module.parameters() if p.numel())
+
+
 @pytest.mark.parametrize("posterior", [Diagonal, Householder, Full])
 def test_gradients_are_finite_whatever_is_hidden(posterior):
     y = torch.where(HIDDEN, float("nan"), normal(4, *SHAPE, dtype=torch.float32))

@@ -77,6 +77,21 @@ class Householder(Diagonal):
     def distribution(self, hidden: Tensor) -> LatentGaussian:
         return HouseholderGaussian(self.mean, hidden, self.log_scale, self.vectors)
 
+    @torch.no_grad()
+    def begin(self, q: LatentGaussian) -> None:
+        """Takes over mean and scales, with reflections that leave the axes where they are.
+
+        Two of each kind undo each other, and their gradients pull them apart. Of an odd number, the last one is along
+        the axis of one hidden entry: it turns a sign, which no diagonal Gaussian minds.
+        """
+        super().begin(q)
+        paired = self.vectors.shape[1] // 2 * 2
+        self.vectors[:, 1:paired:2] = self.vectors[:, 0:paired:2]
+        if self.vectors.shape[1] > paired:
+            axis = q.hidden.flatten(1).to(torch.uint8).argmax(1, keepdim=True)  # the first hidden entry
+            last = torch.zeros_like(self.vectors[:, -1]).flatten(1).scatter(1, axis, 1.0)
+            self.vectors[:, -1] = last.view_as(self.vectors[:, -1])
+
 
 def usual(like: Tensor, reflections: int = 50) -> Householder:
     """What is fitted to each item of a batch with values like `like` (B, …) where no network was taught."""
@@ -97,3 +112,10 @@ class Full(PerItem):
 
     def distribution(self, hidden: Tensor) -> LatentGaussian:
         return FullGaussian(self.mean, hidden, self.factor)
+
+    @torch.no_grad()
+    def begin(self, q: LatentGaussian) -> None:
+        super().begin(q)
+        if isinstance(q, DiagonalGaussian):
+            scales = torch.where(q.log_scale.isfinite(), q.log_scale, 0).flatten(1)
+            self.factor.copy_(torch.diag_embed(scales))
