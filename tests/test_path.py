@@ -12,8 +12,8 @@ from viscos.flows import Flow
 from viscos.flows.links import Link, Links
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.partition import maxvol
-from viscos.roots import Anderson, LatentEquation, Path, anderson, auto, path
-from viscos.solution import Status, item_max
+from viscos.roots import Anderson, Fallback, LatentEquation, Path, anderson, auto, path
+from viscos.solution import Solution, Status, item_max
 
 FORMS = pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "sequential"])
 TABLE = [*ARCHITECTURES, *KINDS, *(f"plane, {name}" for name in PLANE), *OWN]
@@ -279,3 +279,41 @@ def test_what_one_form_leaves_the_other_begins_anew(parallel):
     for item, second in enumerate(found.fallback.tolist()):
         assert torch.allclose(found.value[item], alone[second].value[item], atol=1e-12)
     assert solver.first.parallel is parallel and solver.second.parallel is not parallel
+
+
+def test_converged_is_said_of_the_value_that_is_solved():
+    """Where the first form breaks, what the second finds is taken with its verdict."""
+    flow, equation = problem("continuous, image", batch=4)
+    guess = torch.where(equation.hidden, flow.to_data(equation.x).value, 0)
+    guess[1] = torch.where(equation.hidden[1], float("inf"), 0)
+    equation = replace(equation, guess=guess)
+    found = auto(1e-6).solve(equation, equation.start())
+    residual = true_residual(flow, equation, found.value)
+    assert found.converged.any() and (residual[found.converged] <= 1e-6).all()
+    assert torch.allclose(found.residual[found.converged], residual[found.converged], rtol=1e-6, atol=1e-12)
+    alone = Path(1e-6, 10).solve(equation, equation.start())
+    assert alone.residual[1] == float("inf") and alone.status[1] == Status.NON_FINITE
+
+
+class Found:
+    """A solver that has an answer already."""
+
+    tolerance = 1e-3
+
+    def __init__(self, value, residual, status):
+        self.found = Solution(*(torch.tensor([v]) for v in (value, int(status), residual, 1.0)))
+
+    def solve(self, equation, start):
+        return self.found
+
+
+@pytest.mark.parametrize("first", [float("nan"), float("inf"), 0.5])
+@pytest.mark.parametrize(
+    ("second", "status"), [(1e-4, Status.CONVERGED), (float("nan"), Status.NON_FINITE), (0.7, Status.STALLED)]
+)
+def test_the_second_solver_has_value_and_verdict_or_neither(first, second, status):
+    _, equation = problem("continuous", batch=1)
+    found = Fallback(Found(1.0, first, Status.NON_FINITE), Found(2.0, second, status)).solve(equation, equation.y)
+    better = second == second and not first <= second
+    assert found.value.item() == (2.0 if better else 1.0) and found.converged.item() is (second == 1e-4)
+    assert not found.converged or (found.value == 2.0 and found.residual == second)

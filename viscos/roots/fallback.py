@@ -41,7 +41,7 @@ class Fallback:
         if len(left) == 0:
             return found
         again = self.second.solve(equation.select(left), found.value[left])
-        better = again.residual < found.residual[left]
+        better = again.residual.isfinite() & ~(found.residual[left] <= again.residual)  # NaN is worse than all
         value, status, residual = found.value.clone(), found.status.clone(), found.residual.clone()
         value[left[better]] = again.value[better]
         residual[left[better]] = again.residual[better]

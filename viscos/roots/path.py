@@ -198,4 +198,5 @@ class Path:
         status = torch.where(found.residual <= self.tolerance, int(Status.CONVERGED), failed)
         y = found.value[:, 0]
         value = torch.where(equation.hidden & per_item(finite, y), y, 0)
-        return Solution(value, status, found.residual, found.evaluations, steps=found.steps)
+        residual = torch.where(finite, found.residual, float("inf"))
+        return Solution(value, status, residual, found.evaluations, steps=found.steps)
