@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from viscos.commands.report import summary
+from viscos.data.vectors import Vectors
+from viscos.metrics.tally import Tally
 
 
 def rmse(pooled, mean=None, std=None, interval=(None, None)):
@@ -84,6 +89,16 @@ def test_a_table_of_scores():
     assert all(len(line) <= 100 for line in summary(SCORES).splitlines())
 
 
+def test_intervals_of_other_draws_have_their_own_counts():
+    others = {"draws": 19, "items": 200, "nominal": 0.9}
+    record = SCORES | {"coverage": {kind: score(0.91, 0.003, **others) for kind in ("draw", "gaussian_draw")}}
+    head, *rows, last = summary(record).splitlines()
+    assert head.startswith("scores of 4 independent draws of 1000 items,") and len(rows) == 3
+    assert last == "  the intervals are of 19 independent draws of 200 items"
+    alone = summary({"coverage": record["coverage"]}).splitlines()  # of one draw there is no energy score
+    assert alone[0].startswith("scores of 19 independent draws of 200 items,") and len(alone) == 4
+
+
 def test_scores_say_what_they_leave_out():
     few = {"draw": score(3.0, None, failed_items_left_out=2, failed_draws_left_out=5, unit="standard deviations, norm")}
     (head, _, row) = summary({"energy": few}).splitlines()
@@ -105,19 +120,17 @@ def warned(record):
 
 def compared(mean, gaussian=None, naive=None, **more):
     rows = {"mean": mean, "gaussian_mean": gaussian, "mean_imputation": naive}
-    return {"rmse": {kind: rmse(value) for kind, value in rows.items() if value is not None}, **more}
+    return {"draws": 32, "rmse": {kind: rmse(value) for kind, value in rows.items() if value is not None}, **more}
 
 
 def test_behind_what_needs_no_flow():
     line = (
-        "warning: the posterior mean (RMSE 0.2013) is behind the Gaussian's conditional mean (0.1854): train longer, "
-        "or use the Gaussian"
+        "warning: the posterior mean (RMSE 0.2013) is behind the Gaussian's conditional mean (0.1854): train with "
+        "more max_steps or epochs, or use the Gaussian"
     )
     record = compared(0.2013, 0.1854, 0.25)
     assert warned(record) == [line] and summary(record).endswith(line)
-    assert warned(record | {"command": "impute"}) == [
-        line.replace("train longer", "fit longer (steps=…), train longer")
-    ]
+    assert warned(record | {"command": "impute"}) == [line.replace("train with", "fit longer (steps=…), train with")]
     assert warned(compared(0.26, 0.27, 0.25)) == [
         "warning: the posterior mean (RMSE 0.2600) is behind mean imputation (0.2500): this model is of no use yet"
     ]
@@ -127,16 +140,48 @@ def test_behind_what_needs_no_flow():
 def test_draws_behind_the_gaussian():
     energy = {"draw": score(3.6, 0.05), "gaussian_draw": score(3.5, None)}
     assert warned(compared(0.18, 0.19, energy=energy)) == [
-        "warning: draws (energy score 3.6000) are behind the Gaussian's (3.5000): train longer, or use the Gaussian"
+        "warning: draws (energy score 3.6000) are behind the Gaussian's (3.5000): train with more max_steps or "
+        "epochs, or use the Gaussian"
     ]
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 4, 8, 33])
+def test_right_draws_of_a_skewed_posterior_are_no_cause_for_a_warning(draws):
+    """Of an exponential law, the mean of a few draws has more error than the mean itself, which is the Gaussian's."""
+    g = torch.Generator().manual_seed(0)
+    y, truth = -torch.rand(draws, 4000, 30, generator=g).log(), -torch.rand(4000, 30, generator=g).log()
+    assert warned(measured(y, truth)) == []
+    assert len(warned(measured(1.8 * y, truth))) == (2 if draws > 2 else 0)
+
+
+def measured(draws, truth):
+    """The record of draws (K, N, d), half of which have scores, and of the truth's mean in the Gaussian's place."""
+    tally = Tally(Vectors("toy", truth, None, 0), "no such network")
+    hidden, rows = torch.ones_like(truth).bool(), torch.arange(len(truth))
+    tally.update("mean", draws.mean(0), hidden, rows)
+    tally.update("gaussian_mean", torch.ones_like(truth), hidden, rows)
+    tally.update("mean_imputation", torch.ones_like(truth), hidden, rows)
+    tally.update_draws("draw", draws[: (len(draws) + 1) // 2], hidden, rows)
+    return {"draws": len(draws), **tally.record()}
+
+
+def test_what_may_be_chance_is_no_cause_for_a_warning():
+    few = {"mean": rmse(0.21, 0.2, 0.05), "gaussian_mean": rmse(0.2, 0.19, 0.05)}
+    for items, count in ((16, 0), (10_000, 1)):
+        rows = {kind: row | {"items": items} for kind, row in few.items()}
+        assert len(warned({"draws": 32, "rmse": rows})) == count
+    assert warned(compared(0.3, 0.2, draws=8)) == []  # of 8 draws, and nobody knows their spread
 
 
 def test_many_failed_solves():
     solver = {"evaluations": 9.0, "fallback": 0.0, "failed": 0.031}
-    assert warned({"solver": solver}) == [
-        "warning: 3.1 % of solves failed, and the figures leave their draws out: raise solver.budget, loosen "
-        "solver.tolerance, or take solver=newton_krylov"
-    ]
+    line = (
+        "warning: 3.1 % of solves failed, and the figures leave their draws out: loosen solver.tolerance or raise "
+        "solver.budget"
+    )
+    assert warned({"solver": solver}) == [line]
+    line = line.replace(" or raise", ", raise") + " or fit a posterior to each item (steps=…)"
+    assert warned({"solver": solver, "command": "impute"}) == [line]
 
 
 def test_nothing_to_warn_of():

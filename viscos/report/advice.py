@@ -11,19 +11,27 @@ FAILED = 0.02
 """Share of failed solves above which the figures are of a selection."""
 
 
+FEW = 16
+"""Draws below which the noise of their mean counts, and the mean is not judged unless that noise is known."""
+
+
 def warnings(record: dict[str, Any]) -> list[str]:
     """Where a completion is behind one that needs no flow, and where many solves failed."""
-    remedy = "fit longer (steps=…), train longer" if record.get("command") == "impute" else "train longer"
+    fits = record.get("command") == "impute"
+    longer = "train with more max_steps or epochs"
+    remedy = f"fit longer (steps=…), {longer}" if fits else longer
     mean, gaussian, naive = (_rmse(record, kind) for kind in ("mean", "gaussian_mean", "mean_imputation"))
+    skill, noted = _without_noise(record, mean)
     lines = []
-    if _behind(mean, gaussian):
+    if _behind(skill, gaussian, _chance(record, "mean", "gaussian_mean")):
         lines.append(
-            f"the posterior mean (RMSE {mean:.4f}) is behind the Gaussian's conditional mean ({gaussian:.4f}): "
+            f"the posterior mean (RMSE {mean:.4f}{noted}) is behind the Gaussian's conditional mean ({gaussian:.4f}): "
             f"{remedy}, or use the Gaussian"
         )
-    if _behind(mean, naive):
+    if _behind(skill, naive, _chance(record, "mean", "mean_imputation")):
         lines.append(
-            f"the posterior mean (RMSE {mean:.4f}) is behind mean imputation ({naive:.4f}): this model is of no use yet"
+            f"the posterior mean (RMSE {mean:.4f}{noted}) is behind mean imputation ({naive:.4f}): this model is of no "
+            "use yet"
         )
     scores = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
     draw, other = (row.get("value") for row in scores)
@@ -34,15 +42,45 @@ def warnings(record: dict[str, Any]) -> list[str]:
         )
     failed = record.get("solver", {}).get("failed") or 0.0
     if failed > FAILED:
+        ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
         lines.append(
-            f"{100 * failed:.2g} % of solves failed, and the figures leave their draws out: raise solver.budget, "
-            "loosen solver.tolerance, or take solver=newton_krylov"
+            f"{100 * failed:.2g} % of solves failed, and the figures leave their draws out: "
+            f"{', '.join(ways[:-1])} or {ways[-1]}"
         )
     return [f"warning: {line}" for line in lines]
 
 
 def _rmse(record: dict[str, Any], kind: str) -> float | None:
     return record.get("rmse", {}).get(kind, {}).get("pooled")
+
+
+def _without_noise(record: dict[str, Any], mean: float | None) -> tuple[float | None, str]:
+    """The error that the mean would have of infinitely many draws, and a note of it; None where that is not known.
+
+    The mean of K draws of variance s² has s²/K more squared error than the mean m of all: E = m² + s²/K. The record's
+    spread over skill r is of k of them that are independent, (1 + 1/k) s² = r² (m² + s²/k), and both together give m².
+    Draws in pairs ±ε have less noise than K others, which this errs by in favour of the flow.
+    """
+    if mean is None:
+        return None, ""
+    draws, row = record.get("draws") or 0, record.get("spread_skill", {}).get("draw", {})
+    ratio, few = row.get("value"), row.get("draws")
+    if ratio is None or not few or not draws:
+        return (mean, "") if draws >= FEW else (None, "")
+    below = 1 + 1 / few - ratio**2 * (1 / few - 1 / draws)
+    variance = (ratio * mean) ** 2 / below if below > 0 else math.inf
+    skill = math.sqrt(max(mean**2 - variance / draws, 0.0))
+    return skill, f", {skill:.4f} without the noise of {draws} draws"
+
+
+def _chance(record: dict[str, Any], *kinds: str) -> float:
+    """The standard error of the difference of errors, as if independent: by those of the means over items."""
+    errors = []
+    for row in (record.get("rmse", {}).get(kind, {}) for kind in kinds):
+        mean, std = (row.get(f"per_image_{name}", row.get(f"per_item_{name}")) for name in ("mean", "std"))
+        known = mean and std is not None and row.get("items") and row.get("pooled") is not None
+        errors.append(row["pooled"] * std / mean / math.sqrt(row["items"]) if known else 0.0)
+    return math.hypot(*errors)
 
 
 def _behind(mine: float | None, other: float | None, chance: float = 0.0) -> bool:

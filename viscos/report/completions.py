@@ -37,7 +37,7 @@ def completions_table(record: dict[str, Any]) -> list[str]:
 def scores_table(record: dict[str, Any]) -> list[str]:
     """Lines of the table of scores of independent draws, with their standard errors; none if there are none."""
     energy, coverage, ratio = (record.get(metric, {}) for metric in ("energy", "coverage", "spread_skill"))
-    mine = energy.get("draw", {})
+    mine = energy.get("draw") or coverage.get("draw", {})
     nominal = coverage.get("draw", {}).get("nominal")
     columns = {
         "energy score": {kind: _with_error(row) for kind, row in energy.items()},
@@ -51,7 +51,17 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     without = " and ".join(f"{count} failed {what}" for what, count in left.items() if count)
     head = f"{mine.get('draws')} independent draws of {mine.get('items')} items{without and f', without {without}'}"
     unit = "pixels" if "pixel" in mine.get("unit", "pixel") else "entries"
-    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines] if lines else []
+    if not lines:
+        return []
+    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines, *_of_others(coverage, mine)]
+
+
+def _of_others(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+    """Of what the intervals are, if they are not of the draws and items `mine` that the head of the table counts."""
+    row = coverage.get("draw", {})
+    if row.get("value") is None or all(row.get(key) == mine.get(key) for key in ("draws", "items")):
+        return []
+    return [f"  the intervals are of {row.get('draws')} independent draws of {row.get('items')} items"]
 
 
 def _layout(kinds: tuple[tuple[str, str], ...], columns: dict[str, dict[str, str]]) -> list[str]:
