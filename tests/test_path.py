@@ -295,6 +295,20 @@ def test_converged_is_said_of_the_value_that_is_solved():
     assert alone.residual[1] == float("inf") and alone.status[1] == Status.NON_FINITE
 
 
+@FORMS
+@pytest.mark.parametrize("name", ["continuous, image", "squeezed"])
+def test_a_bad_guess_is_forgotten(name, parallel):
+    """One from which the first form fails: the second begins where it would have begun without."""
+    _, equation = problem(name)
+    guess = equation.start()
+    guess[1] = torch.where(equation.hidden[1], 1e38, 0)
+    solver, guessed = path(1e-6, parallel=parallel), replace(equation, guess=guess)
+    found = solver.solve(guessed, guessed.start())
+    assert found.converged.all() and found.fallback.tolist() == [False, True, False]
+    alone = solver.second.solve(equation, equation.start())
+    assert torch.allclose(found.value[1], alone.value[1], atol=1e-12)
+
+
 class Found:
     """A solver that has an answer already."""
 

@@ -28,19 +28,26 @@ class Fallback:
 
     first: RootFinder
     second: RootFinder
+    anew: bool = False
+    """Whether the second begins where it would without a guess, since the one that there was may be a bad one."""
 
     @property
     def tolerance(self) -> float:
         """The first solver's."""
         return self.first.tolerance
 
+    @torch.no_grad()
     def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …); `fallback` marks the items that the second solver got."""
         found = self.first.solve(equation, start)
         left = (~found.converged).nonzero().flatten()
         if len(left) == 0:
             return found
-        again = self.second.solve(equation.select(left), found.value[left])
+        rest, begin = equation.select(left), found.value[left]
+        if self.anew:
+            rest = replace(rest, guess=None)
+            begin = rest.start()
+        again = self.second.solve(rest, begin)
         better = again.residual.isfinite() & ~(found.residual[left] <= again.residual)  # NaN is worse than all
         value, status, residual = found.value.clone(), found.status.clone(), found.residual.clone()
         value[left[better]] = again.value[better]
