@@ -244,6 +244,7 @@ def test_a_link_that_magnifies_errors_deceives_nobody(parallel):
         assert torch.allclose(found.residual, residual, atol=1e-13) and torch.equal(found.converged, residual <= 1e-4)
     assert (once.status == Status.STALLED).any() and more.converged.all()
     left = ~once.converged
+    assert (more.evaluations <= once.evaluations + 2 * 17).all()  # as the budget says
     assert torch.equal(more.value[~left], once.value[~left]) and (more.evaluations[left] > once.evaluations[left]).all()
 
 

@@ -171,6 +171,10 @@ def test_a_solution_names_the_items_that_failed():
         found.raise_if_failed()
     assert torch.equal(run([0.1]).raise_if_failed(), run([0.1]).value)
     assert all(status.remedy for status in Status)
+    for status in (Status.BUDGET, Status.STALLED):  # a continuous flow has little from Newton–Krylov, others from paths
+        for remedy in ("solver.tolerance", "solver=path", "solver=newton_krylov"):
+            assert remedy in status.remedy
+    assert "solver.budget" in Status.BUDGET.remedy
     exact = Solution.exact(torch.ones(2, 3), 4)
     assert exact.converged.all() and exact.evaluations.tolist() == [4, 4] and not exact.fallback.any()
 

@@ -28,8 +28,10 @@ class Status(enum.IntEnum):
 
 _REMEDIES = {
     Status.CONVERGED: "converged",
-    Status.BUDGET: "the budget of evaluations ran out: raise it, loosen the tolerance, or take solver=newton_krylov",
-    Status.STALLED: "no further progress: the restricted Jacobian may be singular here; try solver=newton_krylov",
+    Status.BUDGET: "the budget of evaluations ran out: raise solver.budget, loosen solver.tolerance, "
+    "or take another solver (solver=path, solver=newton_krylov)",
+    Status.STALLED: "no further progress: the restricted Jacobian may be singular here; loosen solver.tolerance, "
+    "or take another solver (solver=path, solver=newton_krylov)",
     Status.NON_FINITE: "the iterates left the range of the numbers: the start or the flow is not sane at this item",
 }
 

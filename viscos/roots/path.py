@@ -139,7 +139,8 @@ class Path:
     tolerance: float = 1e-3
     """Largest absolute entry of g^H(y) − x^H that counts as solved, in latent units."""
     budget: float = 60
-    """Evaluations of the network an item."""
+    """Evaluations of the network an item, till its path is solved; where that leaves its completion above the
+    tolerance, up to 17 more in each further round."""
     memory: int = 8
     """Differences of paths kept."""
     parallel: bool = True
