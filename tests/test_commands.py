@@ -32,6 +32,7 @@ from viscos.trained import load as load_trained
 
 DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
+NO_FIT = ("threads=1", "items=3", "draws=2")
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +99,18 @@ def untaught(tmp_path_factory):
 def longer(tmp_path_factory):
     """Two epochs of four steps, in one go."""
     return made_in(tmp_path_factory, "longer", *LONGER)
+
+
+@pytest.fixture(scope="module")
+def coupling(tmp_path_factory):
+    """A flow of couplings, on complete digits."""
+    return made_in(tmp_path_factory, "coupling", "missing=0", "flow=glow", *SMALL["glow"], "test_items=4")
+
+
+@pytest.fixture(scope="module")
+def regressed(tmp_path_factory):
+    """On incomplete digits, half of whose pixels are missing, with a network that was taught under such masks alone."""
+    return made_in(tmp_path_factory, "regressed", "missing=0.5", "teach=regression", "test_items=4")
 
 
 LONGER = ("max_steps=null", "epochs=2")
@@ -252,8 +265,27 @@ def test_an_implicit_flow_is_trained_on_incomplete_data():
 
 
 def test_an_inference_network_knows_one_partition(trained, capsys):
-    words = (f"checkpoint={trained}", "posterior=amortised", "partition=maxvol", *TINY)
-    assert "take partition=same" in refused(capsys, "impute", *words)
+    words = (f"checkpoint={trained}", "partition=maxvol")
+    assert "take partition=same" in refused(capsys, "impute", *words, "posterior=amortised")
+    line = refused(capsys, "impute", *words, "start=network")
+    assert line.endswith("does not know the latents of partition=maxvol; take start=gaussian")
+
+
+def test_a_fit_with_another_partition_begins_at_the_gaussian(likelihood):
+    """The network's latents are in the order of the flow's own."""
+    words = (f"checkpoint={likelihood}", "missing=0.5", "items=3", "threads=1", "steps=0", "partition=maxvol")
+    plain, gaussian = figures(viscos("impute", *words)), figures(viscos("impute", *words, "start=gaussian"))
+    assert plain["rmse"] == gaussian["rmse"] and plain["fit"]["start"] == "gaussian"
+
+
+def test_the_network_of_a_coupling_flow_is_no_way_around_a_singular_block(coupling, capsys, monkeypatch):
+    words = ["impute", f"checkpoint={coupling}", "missing=0.5", "items=3", "threads=1"]
+    assert figures(viscos(*words, "partition=maxvol", "steps=0"))["solver"]["failed"] == 0
+    monkeypatch.setattr("viscos.partition._limit", lambda condition: 1.0)  # two steps of training make none singular
+    capsys.readouterr()
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nearly singular for 3 of 3 items" in line and line.endswith("take partition=maxvol")
 
 
 def test_schedule_and_uniform_noise():
@@ -307,11 +339,55 @@ def test_a_network_that_was_taught_on_complete_data_serves_every_mask_without_a_
 
 def test_a_fit_begins_where_the_network_is(likelihood):
     words = ["missing=0.5", "items=3", "threads=1", "steps=0", "draws=4"]
-    taught = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=amortised"))
+    network = [word for word in words if word != "steps=0"]
+    taught = figures(viscos("impute", f"checkpoint={likelihood}", *network, "posterior=amortised"))
     fitted = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=diagonal"))
     prior = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=diagonal", "start=prior"))
     assert fitted["rmse"]["mean"]["pooled"] == pytest.approx(taught["rmse"]["mean"]["pooled"], rel=1e-6)
     assert prior["rmse"]["mean"]["pooled"] != pytest.approx(taught["rmse"]["mean"]["pooled"], rel=1e-6)
+
+    noise = {"noise_taken_off": 0.0}  # this flow cannot
+    for record, fit in (
+        (taught, {"posterior": "network", "steps": 0, "start": None}),
+        (fitted, {"posterior": "Diagonal", "steps": 0, "start": "network"}),
+        (prior, {"posterior": "Diagonal", "steps": 0, "start": "prior"}),
+    ):
+        assert record["fit"] == fit and record.items() >= noise.items()
+
+
+def test_a_network_serves_masks_of_the_kind_that_it_was_taught_under(regressed, likelihood, capsys):
+    small = ("items=2", "draws=2", "threads=1")
+
+    def said(run: Path, *words: str) -> tuple[str, str]:
+        capsys.readouterr()
+        posterior = figures(viscos("impute", f"checkpoint={run}", *words, *small))["fit"]["posterior"]
+        return posterior, capsys.readouterr().out.splitlines()[0]
+
+    from_there = "steps=200 fits a posterior from there"
+    for words in ([], ["missing=0.5"]):
+        mine = f"no fit: the run's network was taught, under its own masks; {from_there}"
+        assert said(regressed, *words) == ("network", mine)
+    assert said(likelihood, "mask=half") == ("network", f"no fit: the run's network was taught; {from_there}")
+    as_it_is = "no fit: posterior=amortised takes the run's network as it is"
+    assert said(regressed, "mask=half", "posterior=amortised") == ("network", as_it_is)
+
+
+def test_other_masks_than_a_network_was_taught_under_need_a_fit(regressed, capsys, monkeypatch):
+    monkeypatch.setattr("viscos.commands.impute.STEPS", 1)
+    for words in (["missing=0.6"], ["mask=half"]):
+        capsys.readouterr()
+        record = figures(viscos("impute", f"checkpoint={regressed}", *words, "items=2", "draws=2", "threads=1"))
+        assert record["fit"] == {"posterior": "Householder", "steps": 1, "start": "network"}
+        assert capsys.readouterr().out.splitlines()[0] == (
+            "the run's network was taught under its own masks only; fitting a posterior to each item "
+            "(posterior=amortised takes the network as it is)"
+        )
+
+
+@pytest.mark.parametrize("words", ["steps=2", "start=network", "start=prior"])
+def test_a_network_as_it_is_takes_no_settings_of_a_fit(words, likelihood, capsys):
+    line = refused(capsys, "impute", f"checkpoint={likelihood}", "missing=0.5", "posterior=amortised", words)
+    assert f"as it is, without a fit; leave {words.partition('=')[0]}= out" in line
 
 
 # ----------------------------------------------------------------------------------------------------------------- eval
@@ -393,7 +469,8 @@ def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
     [f"{part}={choice}" for part in ("posterior", "solver", "lad") for choice in choices(part)],
 )
 def test_impute_with_every_part(words, trained):
-    folder = viscos("impute", f"checkpoint={trained}", words, *TINY)
+    small = NO_FIT if words.startswith("posterior=amortised") else TINY
+    folder = viscos("impute", f"checkpoint={trained}", words, *small)
     values = load("digits", "test").values[:3].numpy()
     assert_completes(folder, values, load_masks(trained / "masks_test.npz")[:3].numpy())
     record = figures(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_commands import DEBUG, TINY
+from test_commands import DEBUG, NO_FIT, TINY
 from test_commands import viscos as ran
 
 from viscos.cli import main
@@ -62,7 +62,7 @@ def test_what_a_run_holds(imputed, trained):
     assert done.draws.shape == (3, 4, 1, 8, 8) and done.first.shape == done.truth.shape == (4, 1, 8, 8)
     assert not torch.equal(done.first, done.draws[0])
     assert torch.equal(done.first[done.observed], done.truth[done.observed])
-    amortised = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    amortised = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised")
     assert figures.Completed.read(amortised).first is None
 
 
@@ -94,7 +94,7 @@ def test_refusals(trained, imputed, capsys):
     assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
     assert "other=x is for figure 3" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
     np.savez("old.npz", mean=np.zeros(3))
-    run = ran("impute", f"checkpoint={trained}", *TINY, "posterior=amortised")
+    run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised")
     assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
     assert "lacks the array 'draws'" in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
     np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))
