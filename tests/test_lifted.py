@@ -96,6 +96,22 @@ def test_an_item_is_solved_as_if_alone_and_a_broken_one_harms_nobody():
         assert torch.allclose(broken.value[k], together.value[k], atol=1e-12)
 
 
+@pytest.mark.parametrize("budget", [40, 60, 100])
+@pytest.mark.parametrize("size", [0.8, 1.2])
+def test_a_hard_neighbour_takes_nothing_from_the_budget(size, budget):
+    d, one = 12, torch.tensor([0])
+    near = [torch.stack([c * normal(d, d, seed=s + k) for c, s in ((0.4, 10), (size, 30))]) for k in range(4)]
+    A = Chain([IdentityPlus(Matrix(N / d**0.5)) for N in near], (2, d))
+    hidden, a = (torch.arange(d) % 3 > 0).expand(2, d), normal(2, d, seed=1)
+    gmres = GMRES(1e-8, budget=budget, restart=4)
+    together = solve_lifted(A, hidden, a, None, gmres)
+    alone = solve_lifted(A.select(one), hidden[one], a[one], None, gmres)
+    assert alone.converged.all() and together.evaluations[1] > together.evaluations[0] - 3
+    for what in ("status", "evaluations", "steps"):
+        assert torch.equal(getattr(together, what)[one], getattr(alone, what))
+    assert torch.allclose(together.value[one], alone.value, atol=1e-12)
+
+
 def test_a_budget_that_is_too_small_is_kept():
     A, hidden = chain(5, "none"), torch.ones(3, 6, dtype=torch.bool)
     found = solve_lifted(A, hidden, normal(3, 6), None, GMRES(1e-9, budget=5))

@@ -127,33 +127,30 @@ class _Restricted(LinearProblem):
 class _Rounds:
     """Iterative refinement, for `iterate`: a round solves the lifted system for what the block's residual still is.
 
-    The state is the products so far, and what share of the tolerance the next round has.
+    The state is what share of the tolerance the next round has. Each round has the whole budget, so that no item has
+    less for its neighbours' sake; the loop around the rounds stops each at its own.
     """
 
     gmres: GMRES
     patience: int = 2
 
-    def init(self, problem: _Restricted, z: Tensor, r: Tensor) -> tuple[float, float]:
-        """Nothing spent yet."""
-        return 0.0, _SHARE
+    def init(self, problem: _Restricted, z: Tensor, r: Tensor) -> float:
+        """The first round's share."""
+        return _SHARE
 
-    def select(self, state: tuple[float, float], index: Tensor) -> tuple[float, float]:
+    def select(self, state: float, index: Tensor) -> float:
         """The same: all items at work have the same."""
         return state
 
-    def step(
-        self, problem: _Restricted, z: Tensor, r: Tensor, state: tuple[float, float]
-    ) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
+    def step(self, problem: _Restricted, z: Tensor, r: Tensor, state: float) -> tuple[Tensor, Tensor, Tensor, float]:
         """One round, and the residual of the block."""
-        spent, share = state
         b = r.new_zeros(problem.lifted.shape)
         b[:, 0] = -r
         wanted, now = problem.b.flatten(1).norm(dim=1), r.flatten(1).norm(dim=1)
-        size = torch.maximum(share * wanted, _DEEPEST / self.gmres.tolerance * now)
+        size = torch.maximum(state * wanted, _DEEPEST / self.gmres.tolerance * now)
         system = _Multiplied(problem.lifted, b, problem.near, size=torch.where(size > 0, size, 1))
-        gmres = replace(self.gmres, budget=self.gmres.budget - spent - 1)
+        gmres = replace(self.gmres, budget=self.gmres.budget - 1)
         zero = torch.zeros_like(b)
         found = iterate(system, gmres, zero, tolerance=gmres.tolerance, budget=gmres.budget, start_residual=-b)
         z = z + torch.where(problem.lifted.mask, found.value[:, -1], 0)
-        cost = found.evaluations + 1
-        return z, problem.residual(z), cost, (spent + float(cost.max()), share * _AGAIN)
+        return z, problem.residual(z), found.evaluations + 1, state * _AGAIN
