@@ -1,6 +1,5 @@
 """The latent's partition by maximal volume, against brute force, dense Jacobians and quadrature."""
 
-import copy
 from itertools import combinations
 
 import numpy as np
@@ -12,19 +11,15 @@ import viscos
 from viscos.errors import InputError
 from viscos.flows import Composed, Coupling
 from viscos.flows.coupling import Mix
-from viscos.inference import complete
 from viscos.linear import Block, Matrix, condition_estimate, dense
 from viscos.partition import (
     Repartitioned,
     _volume_rows,
     conditioning,
-    linearised,
     maxvol,
     refuse_singular,
-    worth_linearising,
 )
 from viscos.rng import generator
-from viscos.roots import anderson
 
 
 def swapped(seed=0):
@@ -87,25 +82,20 @@ def test_a_repartitioned_flow_is_a_flow(name, pattern):
     assert torch.allclose(dense(skeleton.inverse_block(hidden), y), torch.linalg.inv(there), atol=1e-8)
 
 
-def test_a_dear_flow_is_linearised_where_its_fit_begins():
-    """Latents stay where they were, solves take fewer evaluations, and what is fitted is the same to the tolerance."""
+def test_a_fit_of_a_continuous_flow_does_not_depend_on_neighbours():
+    """On how much is hidden of them, say; it keeps the flow as it is, and what solves it."""
     flow = flow_named("continuous, image")
-    y, hidden = data(flow), masks(tuple(flow.shape))["random"]
-    near = linearised(flow, y, hidden)
-    assert near is not flow and torch.allclose(near.to_latent(y), flow.to_latent(y), atol=1e-12)
-    cheap = flow_named("image")
-    assert linearised(near, y, hidden) is near and linearised(cheap, data(cheap), hidden) is cheap
-    x = normal(3, *flow.shape, seed=4)
-    few, many = (complete(f, y, hidden, x, anderson(1e-9, 100)).solution for f in (near, flow))
-    assert few.converged.all() and few.evaluations.mean() < 0.8 * many.evaluations.mean()
-    assert worth_linearising(flow, hidden) and not worth_linearising(flow, torch.ones_like(hidden))
-    assert not worth_linearising(flow, (torch.arange(90_000) % 2 == 0).view(9, 1, 100, 100))  # they cannot be kept
-    cheap = copy.deepcopy(flow)
-    cheap.dear = False
-    found = [viscos.condition(f, y, ~hidden, solver=anderson(1e-10, 100), lad="exact") for f in (flow, cheap)]
-    means = [q.fit(3, samples=2, learning_rate=0.1).mean(4) for q in found]
-    assert isinstance(found[0].flow, Repartitioned) and found[1].flow is cheap
-    assert torch.allclose(*means, atol=1e-3) and not torch.allclose(means[0], found[0].mean(6), atol=1e-3)
+    y, hidden = data(flow, 2), masks(tuple(flow.shape), 2)["random"]
+    hidden = torch.stack([hidden[0], torch.ones_like(hidden[0])])
+    found = []
+    for some in (slice(0, 1), slice(0, 2)):
+        q = viscos.condition(flow, y[some], ~hidden[some], lad="exact").fit(2, samples=2)
+        found.append(q.completions(3))
+        assert q.flow is flow
+    alone, together = found
+    assert torch.allclose(alone.draws[:, 0], together.draws[:, 0], atol=1e-9)
+    spent = [f.solution.evaluations.view(3, -1)[:, 0] for f in found]
+    assert torch.equal(*spent)
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -14,7 +14,7 @@ from viscos.flows.bijection import Flow
 from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
-from viscos.partition import conditioning, linearised, maxvol, refuse_singular
+from viscos.partition import conditioning, maxvol, refuse_singular
 from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
 from viscos.rng import ItemGenerators, generator, item_noise
 from viscos.roots import RootFinder, anderson, auto, newton_krylov, paper, path
@@ -57,8 +57,6 @@ class Conditional:
         self._point = None if guess is None else self._completed(guess)
         if partition == "maxvol":
             self.flow = maxvol(flow, batch.filled(), batch.hidden, self._point)
-        elif isinstance(posterior, PerItem):  # else nothing is fitted, and few solves do not pay for the columns
-            self.flow = linearised(flow, batch.filled(), batch.hidden, self._point)
         if self._point is not None:
             self._begin_at(self._point)
         self._condition: Tensor | None = None

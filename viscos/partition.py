@@ -8,7 +8,6 @@ any other, since a standard normal does not mind the order of its entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,6 @@ from viscos.solution import Solution
 
 _SWAPS = 200  # exchanges of two rows after the factorisation
 _GAIN = 1.05  # by which an exchange must enlarge the determinant
-_SHARE = 0.8  # of an item's entries that are hidden, above which its block changes too much for columns at one point
 _LARGEST = 2**28  # numbers in the columns of G that are written out for one item
 
 
@@ -156,37 +154,10 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -
             f"partition=maxvol writes out {d} × {h} entries of the Jacobian of an item, which is too many; "
             "take partition=same with a flow of residual structure"
         )
-    return _with_columns(flow, y, hidden, point, _order)
-
-
-def worth_linearising(flow: Flow, hidden: Tensor) -> bool:
-    """Whether the solves of a flow gain by its columns (`Flow.dear`), and those of all items can be kept.
-
-    At 50 and 70 % missing (matched digits) a step of a fit takes three quarters to four fifths of the time of one by
-    the path solver, which pays for the columns after 40 to 60 draws; at 90 % it takes two and a half times as long.
-    """
-    most = longest(hidden.flatten(1))
-    return flow.dear and most <= _SHARE * hidden[0].numel() and hidden.numel() * most <= _LARGEST
-
-
-@torch.no_grad()
-def linearised(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Flow:
-    """The flow with the partition that it has, and its columns at `point`, as for `maxvol`, to precondition solves.
-
-    Or the flow as it is, where `worth_linearising` says no.
-    """
-    if not worth_linearising(flow, hidden):
-        return flow
-    return _with_columns(flow, y, hidden, point, lambda columns, H, inside: torch.arange(len(columns)))
-
-
-def _with_columns(
-    flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None, order: Callable[[Tensor, Tensor, Tensor], Tensor]
-) -> Repartitioned:
     point = reference(flow, y, hidden) if point is None else point
     x, G = flow.linearize(point)
     columns, places, inside = hidden_columns(G, hidden, y)
-    index = torch.stack([order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
+    index = torch.stack([_order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
     ordered = columns.gather(1, index.unsqueeze(2).expand_as(columns))
     inverse = inverse_or_pseudo(block_of(ordered, places, inside))
     return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside, inverse))

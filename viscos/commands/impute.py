@@ -37,7 +37,7 @@ from viscos.inference import Completions
 from viscos.linear.principal import longest
 from viscos.metrics.rmse import known
 from viscos.metrics.tally import Tally
-from viscos.partition import refuse_singular, worth_linearising
+from viscos.partition import refuse_singular
 from viscos.posteriors import Amortised, LatentGaussian, PerItem, Posterior
 from viscos.report.board import Log
 from viscos.scores import add_completions, add_gaussian
@@ -152,7 +152,7 @@ def _complete(
     fits = posterior is not trained.model.posterior
     taught = _taught_there(trained, cfg, batch) if fits else None
     guess = _guess(trained, cfg, batch, taught) if fits else None
-    if cfg["partition"] == "maxvol" or (fits and worth_linearising(trained.model.flow, batch.hidden)):
+    if cfg["partition"] == "maxvol":
         most = longest(batch.hidden.flatten(1))
         print(f"linearising the flow for {len(rows)} items, a product for each hidden entry, up to {most}", flush=True)
     noise = _noise(trained, cfg)
