@@ -385,9 +385,29 @@ def test_what_could_not_be_solved_keeps_its_completion(value):
     assert (trainer.completed != before).flatten(1).any(1)[solved].all()
     assert torch.equal(trainer.completed[observed], values[observed])
     assert [report.solver["failed"] for report in reports] == [1 / 8, 1 / 8, 1 / 4]
-    assert trainer.drawn.all(), "their turn has been"
+    assert torch.equal(trainer.drawn, solved)
     _, all_solved, _ = redrawn()
     assert torch.equal(trainer.completed[solved], all_solved.completed[solved])
+    trainer.plan = dataclasses.replace(trainer.plan, phases=(*trainer.plan.phases, Phase("flow", 2, round=1)))
+    seen = torch.cat([report.batch.index for report in run(trainer)])
+    assert set(seen.tolist()) <= set(solved.nonzero().flatten().tolist()), "a mean would teach the flow to blur"
+
+
+def test_a_round_in_which_nothing_is_solved_ends_the_run():
+    _, trainer, _ = redrawn(solver=Failing(everything=True))
+    trainer.plan = dataclasses.replace(trainer.plan, phases=(*trainer.plan.phases, Phase("flow", 2, round=1)))
+    with pytest.raises(InputError, match="none of 20 items could be completed by the flow"):
+        run(trainer)
+
+
+@pytest.mark.parametrize("flow", ["continuous", "iresnet"])
+def test_what_a_flow_has_drawn_with_the_noise_of_training_gets_no_more_of_it(flow):
+    _, trainer, _ = redrawn(flow=flow)
+    rows = torch.arange(8)
+    seen, drawn = trainer._whole(rows).values, ~pictures()[1][:8]
+    same = seen == trainer.completed[rows]
+    assert not same[~drawn].any(), "observed entries are noisy"
+    assert bool(same[drawn].all()) == (not trainer.model.flow.denoises), "a continuous flow has taken it off"
 
 
 @pytest.mark.parametrize("flow", list(FLOWS))

@@ -45,7 +45,7 @@ class Protocol:
     bound_items: int = 16
     """Items of which the bound is evaluated, which costs as many products as an item has entries."""
     bound_draws: int = 2
-    interval_items: int = 200
+    interval_items: int = 100
     """Items, the first, of which enough draws are made for the coverage of a 90 % interval."""
     interval_draws: int = 19
     """The fewest that have one."""
@@ -189,7 +189,10 @@ class _Completion:
         if prediction is not None and self.model.classifies_predictions:
             self.accuracy.update(classifier(prediction, prediction, batch.observed).cpu(), labels)
             return
-        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), batch.observed.expand_as(done.draws))
+        # One that was trained on complete items has never seen a mask with holes.
+        whole = isinstance(self.model.posterior, Amortised) and not self.model.posterior.predicts
+        observed = torch.ones_like(batch.observed) if whole else batch.observed
+        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), observed.expand_as(done.draws))
         scores = classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(*done.ok.shape, -1)
         weight = done.ok.to(scores.dtype).unsqueeze(-1)
         self.accuracy.update((scores * weight).sum(0).cpu(), labels, done.ok.any(0).cpu())

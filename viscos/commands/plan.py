@@ -89,7 +89,7 @@ def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: b
         steps,
         completing=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
         rounds=cfg["rounds"],
-        redrawing=math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]),
+        redrawing=min(math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]), cfg["max_steps"] or math.inf),
         bound=cfg["teach"] == "both",
     )
 

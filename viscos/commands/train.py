@@ -198,7 +198,7 @@ def _measure(
         grid = save_grid(run_dir / "completions.png", test.values, observed, first)
         log.image("test/completions", grid, trainer.step)
     if images and (trainer.model.posterior is None or trainer.plan.phases):
-        samples = save_samples(run_dir / "samples.png", trainer.model.flow, test.shape, cfg["seed"])
+        samples = save_samples(run_dir / "samples.png", trainer.result().flow, test.shape, cfg["seed"])
         log.image("test/samples", samples, trainer.step)
     log.record("test", record, trainer.step)
     return {"command": "train", "dataset": cfg["dataset"]["name"], **record}

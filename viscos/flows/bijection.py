@@ -40,8 +40,7 @@ class Flow(nn.Module):
     dense_below = 1024
     """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
     dear = False
-    """Whether an evaluation costs so much, and the skeleton says so little, that conditioning is worth the columns of G
-    that belong to H at the point where a fit begins; they precondition its solves."""
+    """Whether the flow is so deep that it is solved, and its adjoints are, over the states between its layers."""
     plain = False
     """Whether `skeleton` is known in closed form, and costs nothing."""
     denoises = False

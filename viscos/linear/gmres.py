@@ -46,27 +46,32 @@ class GMRES:
             problem, self, torch.zeros_like(b), tolerance=self.tolerance, budget=self.budget, start_residual=-b
         )
 
-    def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> float:
-        """The products spent so far, the same for every item at work; a cycle begins from the residual alone."""
-        return 0.0
+    def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> Tensor:
+        """The products spent so far on each item (B,); a cycle begins from the residual alone."""
+        return torch.zeros(len(z), dtype=z.dtype, device=z.device)
 
-    def select(self, state: float, index: Tensor) -> float:
-        """The same count."""
-        return state
+    def select(self, state: Tensor, index: Tensor) -> Tensor:
+        """Those of the items at `index`."""
+        return state[index]
 
-    def step(self, problem: LinearProblem, z: Tensor, r: Tensor, state: float) -> tuple[Tensor, Tensor, float, float]:
-        """One cycle, as long as the budget allows; costs its products and one for the true residual."""
-        room = int(self.budget - state) - 1
-        krylov = _Krylov(-r, max(0, min(self.restart, z[0].numel(), room)))
+    def step(
+        self, problem: LinearProblem, z: Tensor, r: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One cycle, as long as each item's budget allows; costs its products and one for the true residual."""
+        room = (self.budget - state).floor() - 1
+        krylov = _Krylov(-r, max(0, min(self.restart, z[0].numel(), int(room.max()))))
         target = 0.9 * self.tolerance * krylov.beta / problem.error(r).clamp_min(torch.finfo(z.dtype).tiny)
-        products = 0
-        while products < krylov.size and bool((unsolved := krylov.residual() > target).any()):
-            krylov.end(~unsolved)
+        products = torch.zeros_like(state)
+        for _ in range(krylov.size):
+            going = (krylov.residual() > target) & (products < room)
+            if not bool(going.any()):
+                break
+            krylov.end(~going)
             direction = problem.precondition(krylov.last.view_as(z))
             krylov.extend(direction.flatten(1), problem.A.mv(direction).flatten(1))
-            products += 1
+            products = products + going
         z = z + krylov.minimiser().view_as(z)
-        return z, problem.residual(z), products + 1.0, state + products + 1
+        return z, problem.residual(z), products + 1, state + products + 1
 
 
 class _Krylov:

@@ -36,8 +36,8 @@ class Amortised(Posterior):
     features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction.
 
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
-    second network of the same kind gives mean and scale of every latent, without the flow, and ŷ is where a solve
-    starts. With nothing held out there is no prediction then, and no first network.
+    second network of the same kind gives mean and scale of every latent, without a pass of the flow. With nothing held
+    out there is no prediction then, and no first network.
     """
 
     median: Tensor
@@ -154,9 +154,7 @@ class Amortised(Posterior):
         mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale").clamp(*_LOG_SCALES)
         if flow.plain:
             mean = mean + flow.skeleton(filled).apply(filled)
-        with torch.no_grad():
-            start = self.predict(batch) if self.predicts else None
-        return DiagonalGaussian(mean, batch.hidden, log_scale, start=start)
+        return DiagonalGaussian(mean, batch.hidden, log_scale)
 
     def _through(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
         """q centred on the latent of a completion."""

@@ -47,7 +47,9 @@ class PhasedTrainer(Trainer):
         self.completed = data.values.clone()
         """Completions (N, …); NaN where there is none yet."""
         self.drawn = data.observed.flatten(1).all(1)
-        """Which of them need no prediction: complete items, and those whose turn to be redrawn has come (N,), bool."""
+        """Which of them the flow has drawn, and complete items (N,), bool."""
+        self._items = torch.arange(0)
+        self._shuffled: tuple[int, int, Tensor] | None = None
         self._entered = -1
         self._latents: tuple[Tensor, Tensor, Tensor] | None = None
 
@@ -93,10 +95,11 @@ class PhasedTrainer(Trainer):
             if self.average is not None:
                 self.average.restart(self.model)
         self.model.train()
-        if phase.name in ("flow", "posterior", "redrawing"):
-            self._predict(self._chosen(phase.round) if phase.name == "redrawing" else self._rows(phase))
+        self._items = self._rows(phase)
+        if phase.name in ("flow", "posterior"):
+            self._predict(self._items)
         if phase.name == "posterior":
-            self._latents = self._pairs(number, self._rows(phase))
+            self._latents = self._pairs(number, self._items)
 
     def _leave(self) -> None:
         """Takes the averaged parameters over."""
@@ -105,11 +108,20 @@ class PhasedTrainer(Trainer):
         check_invertible(self.model.flow)
 
     def _rows(self, phase: Phase) -> Tensor:
-        """The items that a phase learns from (n,): all at first, and after a redrawing what has been redrawn."""
+        """The items that a phase learns from (n,): all at first, and after a redrawing what has been drawn so far.
+
+        An item whose solves have failed so far has a prediction only, a mean, which would teach the flow to blur.
+        """
         if phase.round == 0:
             return torch.arange(len(self.data))
-        chosen = [self._chosen(k) for k in range(1, phase.round + 1)]
-        return torch.cat(chosen).unique()
+        rows = torch.cat([self._chosen(k) for k in range(1, phase.round + 1)]).unique()
+        drawn = rows[self.drawn[rows]]
+        if phase.name != "redrawing" and not len(drawn):
+            raise InputError(
+                f"none of {len(rows)} items could be completed by the flow; lower learning_rate, train longer before "
+                "(max_steps), or take rounds=0"
+            )
+        return drawn
 
     def _chosen(self, round: int) -> Tensor:
         """The items that are completed anew in a round (n,)."""
@@ -120,12 +132,12 @@ class PhasedTrainer(Trainer):
     def _learn(self, number: int, within: int) -> Report:
         phase = self.plan.phases[number]
         if phase.name in ("completing", "bound"):
-            rows = self._order(torch.arange(len(self.data)), number, within)
+            rows = self._order(self._items, number, within)
             batch = self._seen(self.data.batch(rows)).to(self.devices.device)
             bound = phase.name == "bound"
             return self._descend(batch, self._gradients if bound else self._holdout_gradient)
         if phase.name == "flow":
-            batch = self._whole(self._order(self._rows(phase), number, within))
+            batch = self._whole(self._order(self._items, number, within))
             return self._descend(batch, lambda batch: self._gradient(batch, complete=True))
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
@@ -137,15 +149,27 @@ class PhasedTrainer(Trainer):
         """Those of `rows` that step `within` of phase `number` sees."""
         size = self.plan.batch_size
         epoch, k = divmod(within, math.ceil(len(rows) / size))
-        order = epoch_order(len(rows), self.plan.seed, epoch + 1000 * number)
-        return rows[order[k * size : (k + 1) * size]]
+        if self._shuffled is None or self._shuffled[:2] != (number, epoch):
+            order = epoch_order(len(rows), self.plan.seed, epoch + 1000 * number)
+            self._shuffled = number, epoch, rows[order]
+        return self._shuffled[2][k * size : (k + 1) * size]
 
     def _whole(self, rows: Tensor) -> Incomplete:
         """Completed items, as a step sees them: moved about, and noisy."""
         labels = None if self.data.labels is None else self.data.labels[rows]
         values = self.completed[rows]
         batch = Incomplete(values, torch.ones_like(values, dtype=torch.bool), rows, labels)
-        return self._seen(batch, holes=False).to(self.devices.device)
+        seen = self._seen(batch, holes=False)
+        if (noisy_already := self._carry_noise(rows)) is not None:
+            where = self._moved(replace(batch, values=noisy_already.to(values.dtype)), holes=False).values > 0.5
+            seen = replace(seen, values=torch.where(where, self._moved(batch, holes=False).values, seen.values))
+        return seen.to(self.devices.device)
+
+    def _carry_noise(self, rows: Tensor) -> Tensor | None:
+        """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""
+        if self.model.flow.denoises or self.plan.noise == 0 or not bool(self.drawn[rows].any()):
+            return None
+        return ~self.data.observed[rows] & self.drawn[rows].view(-1, *[1] * len(self.data.shape))
 
     def _masks(self, rows: Tensor) -> Tensor:
         """Fresh masks for items (B, …): those of other items, or of every kind."""
@@ -196,13 +220,15 @@ class PhasedTrainer(Trainer):
         every = self.completed[rows]
         whole = Incomplete(every, torch.ones_like(every, dtype=torch.bool), rows)
         values = noisy(whole, self.plan.noise, self.plan.levels, g).values
+        if (noisy_already := self._carry_noise(rows)) is not None:
+            values = torch.where(noisy_already, every, values)
         device = self.devices.device
         latents = [self.model.flow.to_latent(part.to(device)).to(values.device) for part in values.split(_ROWS)]
         return rows, values, torch.cat(latents)
 
     @torch.no_grad()
     def _redraw(self, phase: Phase, within: int) -> Report:
-        """Draws completions of some items; those whose solve fails keep what they have."""
+        """Draws completions of some items; those whose solve fails keep what they had."""
         size = self.plan.batch_size
         rows = self._chosen(phase.round)[within * size : (within + 1) * size]
         batch, posterior = self.data.batch(rows), self.model.posterior
@@ -218,7 +244,7 @@ class PhasedTrainer(Trainer):
         ok = done.ok[0].to(rows.device)
         values = done.draws[0].to(batch.values.device)[ok]
         self.completed[rows[ok]] = torch.where(batch.observed[ok], batch.values[ok], self._sane(values))
-        self.drawn[rows] = True
+        self.drawn[rows[ok]] = True
         solution = done.solution
         solver = {
             "evaluations": float(solution.evaluations.mean()),

@@ -158,9 +158,12 @@ class Trainer:
     def _seen(self, batch: Incomplete, holes: bool | None = None) -> Incomplete:
         """The batch as this step sees it: moved about, and noisy; `holes` says whether there may be any."""
         plan = self.plan
-        holes = self.model.posterior is not None if holes is None else holes
-        batch = augment(batch, plan.augment, generator(plan.seed, "augment", self.step), holes=holes)
+        batch = self._moved(batch, self.model.posterior is not None if holes is None else holes)
         return noisy(batch, plan.noise, plan.levels, generator(plan.seed, "noise", self.step))
+
+    def _moved(self, batch: Incomplete, holes: bool) -> Incomplete:
+        """The batch moved about, as this step moves it."""
+        return augment(batch, self.plan.augment, generator(self.plan.seed, "augment", self.step), holes=holes)
 
     def _gradient(self, batch: Incomplete, complete: bool = False) -> Figures:
         """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch.
