@@ -109,8 +109,8 @@ def test_baselines_against_a_plain_computation(measured):
 def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
-        "items", "mask_hash", "missing", "draws", "noise_taken_off_draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
-        "energy", "coverage", "spread_skill",
+        "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
+        "noise_taken_off_draws", "energy", "coverage", "spread_skill",
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
