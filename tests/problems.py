@@ -281,7 +281,7 @@ def sees_the_observation_alone(network, values: Tensor, hidden: Tensor):
     with torch.no_grad():
         for k, p in enumerate(network.parameters()):
             p.copy_(0.2 * normal(*p.shape, seed=k))
-    flow = nn.Identity()
+    flow = Flow()
     flow.to_latent = lambda y: y
     one = network(incomplete(values, ~hidden), flow)
     two = network(incomplete(torch.where(hidden, values + 9, values), ~hidden), flow)

@@ -235,7 +235,7 @@ def test_process_state_is_put_back(command, monkeypatch):
 def test_cfg_prints_everything(capsys):
     assert main(["train", "--cfg", "job", "missing=0.25"]) == 0
     text = capsys.readouterr().out
-    assert "missing: 0.25" in text and "coefficient:" in text
+    assert "missing: 0.25" in text and "grid:" in text
     assert not Path("outputs").exists()
 
 
@@ -325,7 +325,7 @@ def test_help_of_a_command(name, capsys):
         ("viscos figure name=im", ["name=implicit "]),
         ("viscos train --multirun missing=0.5 dataset=m", ["dataset=mnist ", "dataset=moons "]),
         ("viscos train device=c", ["device=cpu ", "device=cuda "]),
-        ("viscos train flow.ch", ["flow.channels="]),
+        ("viscos train flow.w", ["flow.width="]),
         ("viscos train mask=center8 mask.", ["mask.size="]),
         ("viscos eval mask.", []),
         ("viscos impute checkpoint=", []),

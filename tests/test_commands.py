@@ -190,8 +190,9 @@ def test_nothing_but_results_is_printed():
     out = found.stdout.splitlines()
     assert re.fullmatch(r"32 items, 2 steps, [\d,]+ parameters; run folder /.*", out[0])
     assert out[1] == "RMSE on hidden pixels, in [0, 1]:" and out[3].startswith("  posterior mean ")
-    assert out[9] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
-    assert out[-1].startswith("figures in ") and len(out) == 14
+    assert out[9].startswith("scores of 19 independent draws of 8 items")
+    assert out[13] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
+    assert out[-1].startswith("figures in ") and len(out) == 18
 
 
 @pytest.mark.parametrize(

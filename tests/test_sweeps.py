@@ -17,7 +17,7 @@ from viscos import checkpoint
 from viscos.cli import main, sweep
 from viscos.train import Trainer
 
-DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
+DEBUG = ("experiment=debug", "flow=iresnet", "threads=1")
 SWEEP = ("train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4", "draws=1")
 FOLDER = Path("outputs/sweeps/train")
 
@@ -51,9 +51,9 @@ def test_finished_jobs_are_not_run_again(capsys):
     assert main([*SWEEP, "missing=0.3,0.6,0.9", "device=cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" in ")[0] for line in lines if ": job " in line] == [
-        "viscos train: job 0 (draws=1,missing=0.3,test_items=4) is finished,",
-        "viscos train: job 1 (draws=1,missing=0.6,test_items=4) is finished,",
-        "viscos train: job 2 (draws=1,missing=0.9,test_items=4)",
+        "viscos train: job 0 (draws=1,flow=iresnet,missing=0.3,test_items=4) is finished,",
+        "viscos train: job 1 (draws=1,flow=iresnet,missing=0.6,test_items=4) is finished,",
+        "viscos train: job 2 (draws=1,flow=iresnet,missing=0.9,test_items=4)",
     ]
     assert {path: time for path, time in times().items() if path in before} == before and len(times()) == 3
 
@@ -145,9 +145,9 @@ def test_failed_jobs_are_listed_at_the_end_and_run_again(capsys):
     assert len(times()) == 2, "the other jobs go on"
     last = capsys.readouterr().err.splitlines()[-3:]
     assert last[0] == f"viscos train: failed in {FOLDER.resolve()}; the same command runs only what is not finished:"
-    assert [line[:33] for line in last[1:]] == [
-        "  draws_1-missing_1-test_items_4-",
-        "  draws_1-missing_7-test_items_4-",
+    assert [line[:46] for line in last[1:]] == [
+        "  draws_1-flow_iresnet-missing_1-test_items_4-",
+        "  draws_1-flow_iresnet-missing_7-test_items_4-",
     ]
     assert last[2].endswith(": missing=7: must be a number from 0 to 1, or null")
     assert "nothing is observed in the training data" in last[1]
