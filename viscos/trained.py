@@ -33,8 +33,9 @@ class Trained:
 
     @property
     def means(self) -> Tensor | None:
-        """Of the observed training entries (d,); of the Gaussian, where the checkpoint does not have them."""
-        return restore_means(self.state)
+        """Of the observed training entries (d,), float64; of the Gaussian, where the checkpoint does not have them."""
+        fitted = self.state.get("gaussian")
+        return None if fitted is None else fitted.get("observed_mean", fitted["mean"]).cpu().double()
 
     @property
     def scaling(self) -> Scaling | None:
@@ -97,9 +98,3 @@ def restore_gaussian(state: dict[str, Any]) -> Gaussian | None:
     """The Gaussian of a checkpoint."""
     fitted = state.get("gaussian")
     return None if fitted is None else Gaussian(fitted["mean"].cpu().double(), fitted["covariance"].cpu().double())
-
-
-def restore_means(state: dict[str, Any]) -> Tensor | None:
-    """The means of a checkpoint's observed training entries (d,), float64; older ones have the Gaussian's alone."""
-    fitted = state.get("gaussian")
-    return None if fitted is None else fitted.get("observed_mean", fitted["mean"]).cpu().double()

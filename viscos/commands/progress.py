@@ -86,6 +86,12 @@ class _Lines(Bar):
         super().__init__(what, total, done)
         self._console, self._last, self._shown = console, self._began, -1
 
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        if self.done > self._first:
+            self.write()
+        super().begin(what, total, done)
+        self._last, self._shown = self._began, -1
+
     def show(self) -> None:
         if time.monotonic() - self._last >= INTERVAL:
             self.write()

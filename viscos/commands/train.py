@@ -126,7 +126,7 @@ def _go(
     spent: float,
 ) -> dict[str, Any]:
     model, began = trainer.model, time.monotonic() - spent
-    means = _means(trainer.data)
+    means = observed_mean(trainer.data.values, trainer.data.observed).float().double()  # as a checkpoint has them
     about = provenance(cfg, trainer.devices.device)  # now: the source tree may be another one when the run ends
 
     def save(epoch: int = 0) -> None:
@@ -152,7 +152,7 @@ def _go(
 
             trainer.run(after, save)
         seconds = time.monotonic() - began
-        record = _measure(cfg, run_dir, trainer, gaussian, test, observed, log)
+        record = _measure(cfg, run_dir, trainer, gaussian, means, test, observed, log)
     if test.shape == (2,):
         save_density(run_dir / "density.png", trainer.result().flow, test, scaling)
     if scaling is not None:
@@ -173,6 +173,7 @@ def _measure(
     run_dir: Path,
     trainer: Trainer,
     gaussian: Gaussian,
+    means: Tensor,
     test: Data,
     observed: Tensor,
     log: Log,
@@ -189,7 +190,7 @@ def _measure(
             trainer.objective,
             protocol,
             baseline=gaussian,
-            means=_means(trainer.data),
+            means=means,
             judge=judge,
             progress=progress.update,
         )
@@ -215,11 +216,6 @@ def _masks(cfg: dict[str, Any], run_dir: Path, train: Data, test: Data) -> tuple
     if not bool(masks[0].flatten(1).any()):
         raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
     return masks[0], masks[1]
-
-
-def _means(data: IncompleteData) -> Tensor:
-    """Of observed entries (d,), in the precision of a checkpoint."""
-    return observed_mean(data.values, data.observed).float().double()
 
 
 def _gaussian(cfg: dict[str, Any], data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from viscos.errors import InputError
-from viscos.flows.links import Links
 from viscos.flows.skeleton import Skeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
 from viscos.rng import Generators
 from viscos.roots import LatentEquation, RootFinder, anderson
+from viscos.roots.links import Links
 from viscos.solution import Solution
 
 

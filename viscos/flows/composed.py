@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from viscos.errors import InputError
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.layer import Layer
-from viscos.flows.links import Link, Links, affine_or_none
 from viscos.flows.skeleton import AffineSkeleton, Skeleton
 from viscos.linear import LinearOperator
 from viscos.rng import Generators
 from viscos.roots import RootFinder
+from viscos.roots.links import Link, Links
 from viscos.solution import Solution, Status, item_max
 
 
@@ -121,7 +121,7 @@ class Composed(Flow):
 
         near = layer.skeleton(AffineSkeleton(moved(ones), moved(torch.zeros_like(ones))))
         near = near if near.W is not None else AffineSkeleton(back(near.scale), back(near.shift))
-        return Link(lambda z: back(layer(moved(z))), affine_or_none(near))
+        return Link(lambda z: back(layer(moved(z))), None if near.trivial else near)
 
     @torch.no_grad()
     def initialize(self, y: Tensor) -> None:

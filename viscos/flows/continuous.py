@@ -13,15 +13,15 @@ from torch import Tensor
 from viscos.errors import InputError
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Layer
-from viscos.flows.links import Links
 from viscos.flows.networks import Velocity, velocity
-from viscos.flows.runge_kutta import METHODS, RungeKutta, combination
+from viscos.flows.runge_kutta import METHODS, RungeKutta
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
 from viscos.linear import IdentityPlus, LinearOperator, exact_value, lanczos_value
 from viscos.rng import Generators, standard_normal, uniform
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver
+from viscos.roots.links import Links
 from viscos.solution import Solution, item_max, per_item
 
 _NEAR = 0.1  # tan θ at which the score is read: on digits draws came out best there, between 0.05 and 0.5
@@ -148,8 +148,22 @@ class _Steps(Links):
     def values(self, states: Tensor) -> Tensor:
         first = len(self.each) - len(self.steps)
         before = [link.value(z) for link, z in zip(self.each, states[:, :first].unbind(1), strict=False)]
-        together = _Together(self.steps)(states[:, first:])
+        together = self._together(states[:, first:])
         return torch.cat([torch.stack(before, 1), together], 1) if before else together
+
+    def _together(self, states: Tensor) -> Tensor:
+        """All steps at once, each from a state of its own (B, K, …): one call of the network for each stage.
+
+        A step from θ over s is one from 0 over 1 of the field s F(z, θ + s t).
+        """
+        z, batch, network = states.flatten(0, 1), len(states), self.steps[0]._shared[0]
+        start = z.new_tensor([step.start for step in self.steps]).repeat(batch)
+        size = z.new_tensor([step.end - step.start for step in self.steps]).repeat(batch)
+
+        def velocity(z: Tensor, t: float) -> Tensor:
+            return per_item(size, z) * network(z, 2 / math.pi * (start + size * t))
+
+        return (z + self.steps[0].method.increment(velocity, z, 0.0, 1.0)).view_as(states)
 
     def start(self, y: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
         """Through the first layers, then along z = y cos θ + x sin θ on H, and along z = y cos θ on O."""
@@ -159,27 +173,6 @@ class _Steps(Links):
         angles = [step.end for step in self.steps]
         z, toward = path[-1], torch.where(hidden, x, 0)
         return torch.stack([*path, *(z * math.cos(a) + toward * math.sin(a) for a in angles)], 1)
-
-
-class _Together:
-    """All steps at once, each from a state of its own (B, K, …): one call of the network for each stage."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.network, self.method = steps[0]._shared[0], steps[0].method
-        self.starts = [step.start for step in steps]
-        self.sizes = [step.end - step.start for step in steps]
-
-    def __call__(self, states: Tensor) -> Tensor:
-        batch, count = states.shape[:2]
-        z = states.flatten(0, 1)
-        size = per_item(z.new_tensor(self.sizes).repeat(batch), z)
-        start = z.new_tensor(self.starts).repeat(batch)
-        k = list[Tensor]()
-        for row in self.method.a:
-            at = z + size * combination(row, k) if k else z
-            angle = start + size.flatten() * sum(row)
-            k.append(self.network(at, 2 / math.pi * angle))
-        return (z + size * combination(self.method.b, k)).view(batch, count, *states.shape[2:])
 
 
 class Continuous(Composed):

@@ -44,6 +44,11 @@ class AffineSkeleton:
     W_inverse: Tensor | None = None
     """(d, d), present where W is."""
 
+    @property
+    def trivial(self) -> bool:
+        """Whether it is the identity."""
+        return self.W is None and bool((self.scale == 1).all()) and bool((self.shift == 0).all())
+
     def apply(self, y: Tensor) -> Tensor:
         """The map (B, …)."""
         product = y if self.W is None else (y.flatten(1) @ self.W).view_as(y)

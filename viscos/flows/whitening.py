@@ -66,7 +66,7 @@ class Whitening(Closed):
 
     def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
         shift = -self._product(self.mean[None], self.W)
-        if below.W is None and bool((below.scale == 1).all()) and bool((below.shift == 0).all()):
+        if below.trivial:
             return AffineSkeleton(below.scale, shift, self.W, self.W_inverse)
         diagonal = self.W.diagonal().view(1, *self.mean.shape)
         return replace(below, scale=below.scale * diagonal, shift=below.shift * diagonal + shift)

@@ -68,6 +68,12 @@ class Table:
     rows: tuple[Row, ...]
 
 
+def _of_draws(key: str, title: str, better: str, decimals: int, note: str = "") -> Spec:
+    """Of a score of independent draws, which older records lack."""
+    rows = tuple((label, (key, kind, "value")) for kind, label in _DRAWS)
+    return Spec(key, title, better, decimals, rows, note, optional=True)
+
+
 SPECS = (
     Spec(
         "accuracy",
@@ -99,31 +105,15 @@ SPECS = (
         4,
         tuple((label, ("rmse", kind, "pooled")) for kind, label in _KINDS),
     ),
-    Spec(
-        "energy",
-        "Energy score of independent draws, over an item's hidden pixels at once",
-        "lower",
-        4,
-        tuple((label, ("energy", kind, "value")) for kind, label in _DRAWS),
-        optional=True,
-    ),
-    Spec(
+    _of_draws("energy", "Energy score of independent draws, over an item's hidden pixels at once", "lower", 4),
+    _of_draws(
         "coverage",
         "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
         "nearer to {nominal}",
         3,
-        tuple((label, ("coverage", kind, "value")) for kind, label in _DRAWS),
         "Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
-        optional=True,
     ),
-    Spec(
-        "spread_skill",
-        "Spread of independent draws over the error of their mean",
-        "nearer to 1",
-        3,
-        tuple((label, ("spread_skill", kind, "value")) for kind, label in _DRAWS),
-        optional=True,
-    ),
+    _of_draws("spread_skill", "Spread of independent draws over the error of their mean", "nearer to 1", 3),
 )
 
 

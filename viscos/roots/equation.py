@@ -10,7 +10,7 @@ Unknowns are tensors of the shape of the data, zero outside their set, so that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,54 +18,10 @@ import torch
 from torch import Tensor
 
 from viscos.linear import Block, LinearOperator
+from viscos.roots.links import Links, Skeleton
 from viscos.solution import Solution, item_max
 
 LinearSolver = Callable[..., Solution]
-
-
-class Skeleton(Protocol):
-    """An affine map close to g, cheap to apply and to invert on a block."""
-
-    def apply(self, y: Tensor) -> Tensor:
-        """The affine map (B, …)."""
-        ...
-
-    def inverse_block(self, hidden: Tensor) -> LinearOperator:
-        """The inverse of its block on H, as an operator."""
-        ...
-
-
-class Link(Protocol):
-    """One map between two states of a path, each of the shape of the data."""
-
-    @property
-    def skeleton(self) -> Skeleton | None:
-        """An affine map close to the link; None for the identity."""
-        ...
-
-    def value(self, z: Tensor) -> Tensor:
-        """F(z) (B, …)."""
-        ...
-
-
-class Links(Protocol):
-    """A flow as links, which together are one evaluation of it."""
-
-    @property
-    def each(self) -> Sequence[Link]: ...
-
-    def values(self, states: Tensor) -> Tensor:
-        """Fₖ(zₖ) of all links at once (B, K, …), for `states` (B, K, …)."""
-        ...
-
-    @property
-    def center(self) -> Tensor | None:
-        """Where y^H begins for want of a guess (1, …); None: where the skeleton of the flow has its solution."""
-        ...
-
-    def start(self, y: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
-        """A first path (B, K + 1, …), with y (B, …) at one end, and x (B, …) on H at the other."""
-        ...
 
 
 class Invertible(Protocol):

@@ -23,7 +23,8 @@ from torch import Tensor
 from viscos.iterate import iterate
 from viscos.linear import LinearOperator
 from viscos.roots.anderson import Anderson, History
-from viscos.roots.equation import LatentEquation, Link, Links
+from viscos.roots.equation import LatentEquation
+from viscos.roots.links import Link, Links
 from viscos.solution import Solution, Status, item_max, per_item
 
 _MORE = 16

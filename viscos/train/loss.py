@@ -122,8 +122,8 @@ class Loss(nn.Module):
         assert self.model.posterior is not None
         q = self.model.posterior(part.batch, self.model.flow)
         loss = -q.log_prob(part.latents[None])[0].sum()
-        figures = {"nll": float(loss.detach()), "entries": float(part.batch.hidden.sum()) if part.weight else 0.0}
-        return part.weight * loss, lambda: figures
+        value = float(loss.detach())
+        return part.weight * loss, lambda: {"nll": value}
 
     def _likelihood(self, part: Part) -> _Terms:
         flow, y = self.model.flow, part.batch.values

@@ -92,8 +92,6 @@ class PhasedTrainer(Trainer):
         phase = self.plan.phases[number]
         if within == 0:
             self.optimizer.state.clear()
-            if self.average is not None:
-                self.average.restart(self.model)
         self.model.train()
         self._items = self._rows(phase)
         if phase.name in ("flow", "posterior"):

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from viscos.flows.skeleton import AffineSkeleton, Skeleton
+from viscos.linear import LinearOperator
+
+
+class Skeleton(Protocol):
+    """An affine map close to g, cheap to apply and to invert on a block."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """The affine map (B, …)."""
+        ...
+
+    def inverse_block(self, hidden: Tensor) -> LinearOperator:
+        """The inverse of its block on H, as an operator."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,9 +53,3 @@ class Links:
             path.append(path[-1] if link.skeleton is None else link.skeleton.apply(path[-1]))
         gap = torch.where(hidden, x - path[-1], 0)
         return torch.stack([z + k / len(self.each) * gap for k, z in enumerate(path)], 1)
-
-
-def affine_or_none(skeleton: AffineSkeleton) -> AffineSkeleton | None:
-    """The skeleton, or None if it is the identity."""
-    trivial = skeleton.W is None and bool((skeleton.scale == 1).all()) and bool((skeleton.shift == 0).all())
-    return None if trivial else skeleton
