@@ -374,7 +374,7 @@ def test_a_network_serves_masks_of_the_kind_that_it_was_taught_under(regressed, 
 
 
 def test_other_masks_than_a_network_was_taught_under_need_a_fit(regressed, capsys, monkeypatch):
-    monkeypatch.setattr("viscos.commands.impute.STEPS", 1)
+    monkeypatch.setattr("viscos.commands.choice.STEPS", 1)
     for words in (["missing=0.6"], ["mask=half"]):
         capsys.readouterr()
         record = figures(viscos("impute", f"checkpoint={regressed}", *words, "items=2", "draws=2", "threads=1"))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from viscos import atomic, runs
-from viscos.batch import Incomplete, incomplete
-from viscos.build import build
+from viscos.batch import incomplete
+from viscos.commands.choice import Choice
 from viscos.commands.common import (
     chosen_mask,
     load_data,
@@ -38,14 +38,12 @@ from viscos.linear.principal import longest
 from viscos.metrics.rmse import known
 from viscos.metrics.tally import Tally
 from viscos.partition import refuse_singular
-from viscos.posteriors import Amortised, LatentGaussian, PerItem, Posterior
+from viscos.posteriors import PerItem
 from viscos.report.board import Log
 from viscos.scores import add_completions, add_gaussian
 from viscos.solution import Solution
 from viscos.trained import Trained, load
 
-STEPS = 200
-"""Of a fit unless the settings say how many."""
 TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""
 
@@ -57,28 +55,29 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     items = _items(trained, cfg)
     data, observed = trained.standardised(items.data), items.observed
     trained.model.flow.check(data.values)
-    given = chosen_mask(cfg)
-    posterior = _posterior(trained, cfg, given, data.values[:1])
+    choice = Choice(trained, cfg)
+    posterior = choice.posterior(data.values[:1])
     check_partition(cfg["partition"], posterior)  # before anything is written
-    _say(trained, cfg, given, posterior)
+    if line := choice.line(posterior):
+        print(line, flush=True)
     runs.save_config(run_dir, cfg)
     chunks: list[_Chunk] = []
     with Log(run_dir) as log:
         for rows in torch.arange(len(data)).split(cfg["batch_size"]):
-            chunks.append(_complete(trained, cfg, data.values[rows], observed[rows], rows, device, log))
+            chunks.append(_complete(choice, data.values[rows], observed[rows], rows, device, log))
         done = _joined([chunk.done for chunk in chunks])
         record = _record(trained, data, items, chunks, done, cfg["seed"], cfg["partition"]) | {
-            "fit": _fit_record(trained, cfg, posterior),
+            "fit": choice.record(posterior),
             "noise_taken_off": _noise(trained, cfg),
             "seed": cfg["seed"],
             "versions": versions(),
         }
         before = _before(chunks)
         files = _save(run_dir, trained, items, before, done)
-        log.record("impute", record, _steps(cfg))
+        log.record("impute", record, choice.steps)
         pictures = _pictures(run_dir, items, before, done) if len(data.shape) == 3 else {}
         for name, picture in pictures.items():
-            log.image(f"impute/{name}", picture, _steps(cfg))
+            log.image(f"impute/{name}", picture, choice.steps)
             files.append(f"{name}.png")
     atomic.write_json(run_dir / "metrics.json", record)
     print(summary(record))
@@ -137,21 +136,14 @@ class _Chunk:
     draw_seconds: float
 
 
-def _complete(
-    trained: Trained,
-    cfg: dict[str, Any],
-    values: Tensor,
-    observed: Tensor,
-    rows: Tensor,
-    device: torch.device,
-    log: Log,
-) -> _Chunk:
+def _complete(choice: Choice, values: Tensor, observed: Tensor, rows: Tensor, device: torch.device, log: Log) -> _Chunk:
+    trained, cfg = choice.trained, choice.cfg
     batch = incomplete(values, observed, rows).to(device)
-    posterior = _posterior(trained, cfg, chosen_mask(cfg), batch.filled())
+    posterior = choice.posterior(batch.filled())
     objective = make_objective(cfg)
-    fits = posterior is not trained.model.posterior
-    taught = _taught_there(trained, cfg, batch) if fits else None
-    guess = _guess(trained, cfg, batch, taught) if fits else None
+    fits = posterior is not choice.network
+    taught = choice.taught_there(batch) if fits else None
+    guess = choice.guess(batch, taught) if fits else None
     if cfg["partition"] == "maxvol":
         most = longest(batch.hidden.flatten(1))
         print(f"linearising the flow for {len(rows)} items, a product for each hidden entry, up to {most}", flush=True)
@@ -168,7 +160,7 @@ def _complete(
         start = Conditional(conditional.flow, batch, posterior, objective, cfg["seed"], noise=noise)
         before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
-        _fit(conditional, cfg, log, int(rows[0]))
+        _fit(conditional, choice, log, int(rows[0]))
     fitted = time.monotonic()
     done = conditional.completions(cfg["draws"], antithetic=True)
     drawn = time.monotonic()
@@ -211,121 +203,15 @@ def _items(trained: Trained, cfg: dict[str, Any]) -> _Items:
     return _Items(data, known, observed, rows)
 
 
-def _steps(cfg: dict[str, Any]) -> int:
-    """Of a fit."""
-    return STEPS if cfg["steps"] is None else int(cfg["steps"])
-
-
 def _noise(trained: Trained, cfg: dict[str, Any]) -> float:
     """The standard deviation of the noise that is taken off draws."""
     known = trained.model.flow.denoises and "dataset" in trained.cfg
     return noise_of_training(trained.cfg, cfg["denoise"]) if known else 0.0
 
 
-def _taught(network: Posterior | None) -> bool:
-    """Whether a network was taught by regression, and serves without a fit."""
-    return isinstance(network, Amortised) and network.regressed
-
-
-def _serves(trained: Trained, given: dict[str, Any] | None) -> bool:
-    """Whether a network was taught under masks like those that the settings give; None are the data's own."""
-    return given is None or trained.cfg.get("teach_masks") == "any" or given == trained.cfg.get("mask")
-
-
-def _asks_to_fit(cfg: dict[str, Any]) -> bool:
-    return cfg["steps"] is not None or cfg["start"] is not None or cfg["partition"] != "same"
-
-
-def _named(cfg: dict[str, Any]) -> str:
-    """The name of the posterior that the settings ask for."""
-    return str(cfg["posterior"]["_target_"]).rpartition(".")[2]
-
-
-def _posterior(trained: Trained, cfg: dict[str, Any], given: dict[str, Any] | None, like: Tensor) -> Posterior:
-    """A fresh posterior for each item, or the network that was trained with the flow."""
-    network, name = trained.model.posterior, _named(cfg)
-    if name == "Amortised":
-        return _network(network, cfg)
-    if cfg["start"] == "network" and network is None:
-        raise InputError("start=network: this run has no inference network; take start=gaussian")
-    if cfg["start"] == "network" and cfg["partition"] != "same":
-        raise InputError(
-            f"start=network: the run's network does not know the latents of partition={cfg['partition']}; "
-            "take start=gaussian"
-        )
-    if name == "usual" and _taught(network) and _serves(trained, given) and not _asks_to_fit(cfg):
-        assert network is not None
-        return network
-    return build(cfg["posterior"], like)
-
-
-def _network(network: Posterior | None, cfg: dict[str, Any]) -> Posterior:
-    """The run's network, which is taken as it is."""
-    if network is None:
-        raise InputError(
-            "this run has no inference network; take posterior=householder, or train one: teach=regression"
-        )
-    for key in ("steps", "start"):
-        if cfg[key] is not None:
-            raise InputError(f"posterior=amortised takes the run's network as it is, without a fit; leave {key}= out")
-    return network
-
-
-def _say(trained: Trained, cfg: dict[str, Any], given: dict[str, Any] | None, posterior: Posterior) -> None:
-    """Says what becomes of a network that was taught, where the settings leave that open."""
-    network, auto = trained.model.posterior, _named(cfg) == "usual"
-    own = "" if trained.cfg.get("teach_masks") == "any" else ", under its own masks"
-    if posterior is network and auto:
-        line = f"no fit: the run's network was taught{own}; steps={STEPS} fits a posterior from there"
-    elif posterior is network:
-        line = "no fit: posterior=amortised takes the run's network as it is"
-    elif auto and _taught(network) and not _serves(trained, given) and not _asks_to_fit(cfg):
-        line = (
-            "the run's network was taught under its own masks only; fitting a posterior to each item "
-            "(posterior=amortised takes the network as it is)"
-        )
-    else:
-        return
-    print(line, flush=True)
-
-
-def _start(trained: Trained, cfg: dict[str, Any]) -> str:
-    """Where a fit begins."""
-    knows = _taught(trained.model.posterior) and cfg["partition"] == "same"
-    return cfg["start"] or ("network" if knows else "gaussian" if trained.baseline is not None else "prior")
-
-
-def _taught_there(trained: Trained, cfg: dict[str, Any], batch: Incomplete) -> LatentGaussian | None:
-    """What the run's network says of the items, if a fit begins there."""
-    network = trained.model.posterior
-    if _start(trained, cfg) != "network":
-        return None
-    assert network is not None
-    with torch.no_grad():
-        return network(batch, trained.model.flow)
-
-
-def _guess(trained: Trained, cfg: dict[str, Any], batch: Incomplete, taught: LatentGaussian | None) -> Tensor | None:
-    """The completion (B, …) at whose latent a fit begins, or that of the network that it begins at; None for none."""
-    if taught is not None:
-        whole = taught.start is not None and bool(taught.start.isfinite().all())
-        return taught.start if whole else None
-    if _start(trained, cfg) != "gaussian" or trained.baseline is None:
-        return None
-    at = batch.to("cpu")
-    return trained.baseline.conditional(at.filled(), at.observed).to(batch.values)
-
-
-def _fit_record(trained: Trained, cfg: dict[str, Any], posterior: Posterior) -> dict[str, Any]:
-    """Which posterior there was, and how it was fitted."""
-    if posterior is trained.model.posterior:
-        return {"posterior": "network", "steps": 0, "start": None}
-    return {"posterior": type(posterior).__name__, "steps": _steps(cfg), "start": _start(trained, cfg)}
-
-
-def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) -> None:
-    every = max(1, _steps(cfg) // 10)
-    with bar(f"fitting from item {first}" if first else "fitting", _steps(cfg)) as progress:
+def _fit(conditional: Conditional, choice: Choice, log: Log, first: int) -> None:
+    every = max(1, choice.steps // 10)
+    with bar(f"fitting from item {first}" if first else "fitting", choice.steps) as progress:
 
         def after(step: int, figures: dict[str, float]) -> None:
             if step % every == 0:
@@ -333,7 +219,9 @@ def _fit(conditional: Conditional, cfg: dict[str, Any], log: Log, first: int) ->
                 log.scalars(f"fit/from_{first}", figures, step)
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
-        conditional.fit(_steps(cfg), learning_rate=cfg["learning_rate"], samples=cfg["samples"], progress=after)
+        conditional.fit(
+            choice.steps, learning_rate=choice.cfg["learning_rate"], samples=choice.cfg["samples"], progress=after
+        )
 
 
 def _record(
