@@ -11,11 +11,11 @@ import argparse
 
 import torch
 
-from viscos.bench import product_row, solver_row
 from viscos.commands.common import load_data, make_masks
-from viscos.conditional import SOLVERS
-from viscos.partition import maxvol
-from viscos.trained import load
+from viscos.commands.timing import product_row, solver_row
+from viscos.inference.conditional import SOLVERS
+from viscos.inference.partition import maxvol
+from viscos.runs.trained import load
 
 
 def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from viscos import atomic
-from viscos.data.datasets import Images, load
+from viscos.core import atomic
 from viscos.data.incomplete import epoch_order
+from viscos.data.sources.registry import Images, load
 from viscos.metrics.extractor import MnistNet
 from viscos.metrics.judge import Judge, Verdict
 

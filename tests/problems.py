@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from viscos.batch import incomplete
+from viscos.core.batch import incomplete
 from viscos.flows import (
     Affine,
     Composed,
@@ -22,7 +22,7 @@ from viscos.flows import (
     realnvp,
     sylvester,
 )
-from viscos.gaussian import Gaussian
+from viscos.linear.gaussian import Gaussian
 from viscos.metrics.extractor import Extractor
 
 F64 = torch.float64

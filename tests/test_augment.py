@@ -8,9 +8,9 @@ import pytest
 import torch
 from test_train import PLAN, fresh, pictures, run
 
-from viscos.batch import incomplete
+from viscos.core.batch import incomplete
+from viscos.core.rng import generator
 from viscos.data.augment import augment
-from viscos.rng import generator
 
 
 def batch(n=400, shape=(2, 9, 17), share=0.6):

@@ -11,14 +11,14 @@ import torch
 from problems import normal
 from test_train import CFG, PLAN, Failing, differing, fresh, nothing, pictures, run, state
 
-from viscos import checkpoint
+from viscos.core.errors import InputError
+from viscos.core.rng import RowGenerator, generator, rademacher
 from viscos.data.incomplete import IncompleteData
-from viscos.errors import InputError
 from viscos.flows import Residual
 from viscos.inference import Objective
 from viscos.logdet import CLADE, NLADE, Auto, Exact
-from viscos.rng import RowGenerator, generator, rademacher
 from viscos.roots import anderson
+from viscos.runs import checkpoint
 from viscos.train import Plan, Trainer
 from viscos.train.average import Average
 from viscos.train.loss import merged

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from viscos.build import build
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.data.masks import CenterMask
-from viscos.errors import InputError
 from viscos.flows import Series
 from viscos.posteriors import Householder
 
@@ -31,7 +31,7 @@ REFUSED = {
     "viscos.flowsy.iresnet": "must name something in",
     "viscos.runs.discard_if_empty": "must name something in",
     "viscos.cli.main": "must name something in",
-    "viscos.build.build": "must name something in",
+    "viscos.core.build.build": "must name something in",
     "": "must name something in",
     "iresnet": "must name something in",
     "viscos.flows.nothing": "does not have",

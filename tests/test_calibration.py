@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import normal
 
-from viscos.batch import incomplete
-from viscos.data.datasets import Images
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import item_noise
+from viscos.core.solution import Solution, Status
 from viscos.data.items import OWN, PIXELS
+from viscos.data.sources.registry import Images
 from viscos.data.vectors import Vectors
-from viscos.errors import InputError
-from viscos.gaussian import Gaussian
 from viscos.inference import Completions
+from viscos.linear.gaussian import Gaussian
 from viscos.metrics.calibration import Scores, first_of_pairs, varying
 from viscos.metrics.tally import Tally
-from viscos.rng import item_noise
 from viscos.scores import add_completions, gaussian_draws
-from viscos.solution import Solution, Status
 
 quick = settings(max_examples=25, deadline=None)
 NAN = float("nan")

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from viscos import atomic, checkpoint, runs
-from viscos.errors import InputError
+from viscos import runs
+from viscos.core import atomic
+from viscos.core.errors import InputError
+from viscos.runs import checkpoint
 
 
 def state() -> dict:

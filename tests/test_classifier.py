@@ -4,8 +4,8 @@ import pytest
 import torch
 from problems import normal
 
-from viscos.classifier import CLASSIFIERS, make_classifier
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.train.classifier import CLASSIFIERS, make_classifier
 
 
 def inputs(batch=6, shape=(1, 8, 8)):

@@ -13,7 +13,7 @@ import pytest
 from viscos import runs
 from viscos.cli import completion, help, main
 from viscos.cli.outline import COMMANDS, choices, outline
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 
 @pytest.fixture(autouse=True)

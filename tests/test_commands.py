@@ -19,16 +19,17 @@ from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from viscos import checkpoint, runs
+from viscos import runs
 from viscos.cli import main
 from viscos.cli.outline import choices
 from viscos.commands import progress
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
-from viscos.data.datasets import load
 from viscos.data.masks import load_masks, mask_hash, save_masks
+from viscos.data.sources.registry import load
+from viscos.runs import checkpoint
+from viscos.runs.trained import load as load_trained
 from viscos.train import Trainer
-from viscos.trained import load as load_trained
 
 DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
@@ -282,7 +283,8 @@ def test_a_fit_with_another_partition_begins_at_the_gaussian(likelihood):
 def test_the_network_of_a_coupling_flow_is_no_way_around_a_singular_block(coupling, capsys, monkeypatch):
     words = ["impute", f"checkpoint={coupling}", "missing=0.5", "items=3", "threads=1"]
     assert figures(viscos(*words, "partition=maxvol", "steps=0"))["solver"]["failed"] == 0
-    monkeypatch.setattr("viscos.partition._limit", lambda condition: 1.0)  # two steps of training make none singular
+    # two steps of training make none singular
+    monkeypatch.setattr("viscos.inference.partition._limit", lambda condition: 1.0)
     capsys.readouterr()
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()

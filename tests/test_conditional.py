@@ -5,14 +5,14 @@ import torch
 from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, within
 
 import viscos
-from viscos.batch import incomplete
-from viscos.errors import InputError
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import generator, item_noise
+from viscos.core.solution import Solution, Status
 from viscos.flows import Flow, iresnet
 from viscos.inference import Completions, impute
 from viscos.posteriors import Amortised, Diagonal
-from viscos.rng import generator, item_noise
 from viscos.roots import Anderson, anderson, newton_krylov
-from viscos.solution import Solution, Status
 
 TIGHT = anderson(1e-9, 100)
 

@@ -11,11 +11,11 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import viscos.configs
-from viscos.build import build
 from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.data.masks import save_masks
-from viscos.errors import InputError
 from viscos.flows import Residual
 from viscos.posteriors import Posterior
 

@@ -11,20 +11,20 @@ import pytest
 import torch
 from problems import F64, flow_named, normal, within
 
-from viscos.batch import incomplete
 from viscos.cli import main
-from viscos.errors import InputError
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
+from viscos.core.solution import Status
 from viscos.flows import continuous
 from viscos.flows.continuous import METHODS, Continuous, Step
 from viscos.flows.layer import Layer
 from viscos.flows.networks import UNetVelocity, Velocity
-from viscos.gaussian import Gaussian
 from viscos.inference import impute
 from viscos.linear import dense
+from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Diagonal
-from viscos.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
 from viscos.roots import anderson
-from viscos.solution import Status
 
 ROOT = torch.tensor([[1.2, 0.0], [0.5, 0.4]], dtype=F64)
 LAW = Gaussian(torch.tensor([0.3, -1.0], dtype=F64), ROOT @ ROOT.T)

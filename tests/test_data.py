@@ -15,10 +15,10 @@ import pytest
 import torch
 from torchvision import datasets as torchvision_datasets
 
-from viscos.data import public
-from viscos.data.datasets import DATASETS, Images, load
+from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.errors import InputError
+from viscos.data.sources import public
+from viscos.data.sources.registry import DATASETS, Images, load
 
 NAMES = [os.path.splitext(name)[0] for name, _ in torchvision_datasets.MNIST.resources]
 

@@ -16,12 +16,12 @@ from test_average import CASES, in_double
 from test_train import PLAN, fresh, pictures, run, state
 
 import viscos.flows
-from viscos import checkpoint
 from viscos.cli import main
 from viscos.commands.launch import launch
+from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
-from viscos.errors import InputError
 from viscos.flows import Residual
+from viscos.runs import checkpoint
 from viscos.train import Trainer
 
 fabric = pytest.importorskip("viscos.train.fabric", exc_type=ImportError)

@@ -20,13 +20,13 @@ from problems import (
 from torch import nn
 
 import viscos
-from viscos.batch import incomplete
+from viscos.core.batch import incomplete
+from viscos.core.rng import generator
 from viscos.flows import Flow, iresnet
 from viscos.inference import Objective
 from viscos.linear import GMRES
 from viscos.logdet import CLADE, NLADE, Exact
 from viscos.posteriors import Amortised, Diagonal, Full, FullGaussian, Householder
-from viscos.rng import generator
 from viscos.roots import anderson, newton_krylov
 
 TIGHT = Objective(anderson(1e-12, 200), Exact(), GMRES(1e-13, budget=500), path_gradient=False)

@@ -10,19 +10,19 @@ import pytest
 import torch
 from problems import Projections, normal
 
-from viscos.batch import incomplete
-from viscos.classifier import LatentClassifier
-from viscos.data.datasets import Images
+from viscos.core.batch import incomplete
+from viscos.core.rng import generator
+from viscos.core.solution import Solution, Status
 from viscos.data.masks import mask_hash
+from viscos.data.sources.registry import Images
 from viscos.evaluate import Protocol, evaluate
 from viscos.flows import Affine, Composed
-from viscos.gaussian import Gaussian
 from viscos.inference import Objective, impute
+from viscos.linear.gaussian import Gaussian
 from viscos.metrics.judge import Judge, Verdict
-from viscos.model import Model, build_model
-from viscos.rng import generator
 from viscos.roots import anderson
-from viscos.solution import Solution, Status
+from viscos.train.classifier import LatentClassifier
+from viscos.train.model import Model, build_model
 
 SHAPE = (1, 4, 4)
 N, CLASSES = 13, 3

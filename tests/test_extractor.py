@@ -12,8 +12,8 @@ import torch
 from problems import normal
 from torch import nn
 
-from viscos.data.datasets import load
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.data.sources.registry import load
 from viscos.metrics import extractor
 from viscos.metrics.extractor import MNIST_SHA256, MNIST_WEIGHTS, extractor_for, mnist_extractor
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import F64, normal, orthogonal
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.metrics.fid import Moments, frechet_distance
 
 quick = settings(max_examples=30, deadline=None)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from viscos.data.files import read_images
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.data.sources.files import read_images
 
 GREY = (1, 4, 6)
 COLOUR = (3, 4, 6)

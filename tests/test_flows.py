@@ -24,15 +24,15 @@ from problems import (
     within,
 )
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
+from viscos.core.solution import item_max
 from viscos.flows import Affine, Composed, Flow, Residual, Reversed, Series, Squeeze, Whitening, iresnet
 from viscos.flows.series import rademacher
 from viscos.flows.skeleton import DenseSkeleton, estimated_skeleton
-from viscos.gaussian import Gaussian
 from viscos.linear import Block, Chain, Diagonal, Matrix, dense
-from viscos.rng import generator
+from viscos.linear.gaussian import Gaussian
 from viscos.roots import newton_krylov
-from viscos.solution import item_max
 
 NAMES = [*ARCHITECTURES, *KINDS, *OWN]
 LARGE = ("squeezed", "not square", "odd")  # more than 16 entries: the series is used

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import viscos
-from viscos import checkpoint
-from viscos.build import build
 from viscos.cli import main
-from viscos.errors import InputError
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.flows import wrap
+from viscos.runs import checkpoint
 
 DTYPES = (torch.float32, torch.float64)
 

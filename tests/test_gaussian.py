@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from viscos import gaussian
 from viscos.baselines.gaussian import GaussianImputer
 from viscos.baselines.mean import MeanImputer
-from viscos.batch import incomplete
-from viscos.errors import InputError
-from viscos.gaussian import Gaussian, observed_mean
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.linear import gaussian
+from viscos.linear.gaussian import Gaussian, observed_mean
 
 NAN = float("nan")
 D = 6

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viscos import gaussian_em, gaussian_sums
-from viscos.errors import InputError
-from viscos.gaussian import Gaussian, raise_eigenvalues
-from viscos.gaussian_em import Point, Prior, climb, em_gaussian
-from viscos.gaussian_sums import Rows, sums
+from viscos.core.errors import InputError
+from viscos.linear import gaussian_em, gaussian_sums
+from viscos.linear.gaussian import Gaussian, raise_eigenvalues
+from viscos.linear.gaussian_em import Point, Prior, climb, em_gaussian
+from viscos.linear.gaussian_sums import Rows, sums
 
 NAN = float("nan")
 D = 5

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.report.grid import FAILED, GAP, HIDDEN, completion_grid, draws_grid, image_grid, save_png
 
 

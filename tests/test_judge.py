@@ -10,7 +10,7 @@ import torch
 from problems import Projections, normal
 
 from viscos.commands.common import make_judge
-from viscos.data.datasets import Images
+from viscos.data.sources.registry import Images
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.extractor import MnistNet
 from viscos.metrics.fid import frechet_distance

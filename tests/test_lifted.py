@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import F64, KINDS, data, dense_jacobian, flow_named, masks, normal
 
+from viscos.core.solution import Status
 from viscos.linear import GMRES, Block, Chain, Diagonal, IdentityPlus, Matrix, dense, solve_lifted
 from viscos.linear.lifted import links_of
 from viscos.logdet import BlockSolver
-from viscos.solution import Status
 
 CONTINUOUS = [name for name in KINDS if name.startswith("continuous")]
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from problems import F64, contractions, dense_jacobian, matrices, normal
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.solution import Status
 from viscos.linear import (
     CG,
     GMRES,
@@ -20,7 +21,6 @@ from viscos.linear import (
     SharedSymmetric,
     dense,
 )
-from viscos.solution import Status
 
 TABLE = matrices()
 CONTRACTIONS = contractions()

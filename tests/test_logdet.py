@@ -4,9 +4,9 @@ import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
 
+from viscos.core.rng import generator
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
-from viscos.rng import generator
 
 ESTIMATORS = {"clade": CLADE, "nlade": lambda probes=1: NLADE(probes, tolerance=1e-12)}
 FLOWS = ("image", "vector", "nonlinear of one's own", "affine of one's own")

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.masks import (
     CenterMask,
     FileMask,
@@ -20,8 +22,6 @@ from viscos.data.masks import (
     mask_hash,
     save_masks,
 )
-from viscos.errors import InputError
-from viscos.rng import generator
 
 quick = settings(max_examples=30, deadline=None)
 rates = st.floats(0, 1)

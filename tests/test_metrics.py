@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.rmse import RMSE, Summary
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from viscos.data.datasets import load
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.data.sources.registry import load
 
 
 @pytest.fixture(autouse=True)

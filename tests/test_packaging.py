@@ -10,7 +10,7 @@ from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
-from viscos.version import __version__
+from viscos.core.version import __version__
 
 SOURCE = Path(__file__).parents[1]
 

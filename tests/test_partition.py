@@ -8,18 +8,18 @@ import torch
 from problems import F64, data, dense_jacobian, flow_named, masks, normal
 
 import viscos
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.flows import Composed, Coupling
 from viscos.flows.coupling import Mix
-from viscos.linear import Block, Matrix, condition_estimate, dense
-from viscos.partition import (
+from viscos.inference.partition import (
     Repartitioned,
     _volume_rows,
     conditioning,
     maxvol,
     refuse_singular,
 )
-from viscos.rng import generator
+from viscos.linear import Block, Matrix, condition_estimate, dense
 
 
 def swapped(seed=0):

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import ARCHITECTURES, F64, KINDS, OWN, PLANE, data, exact, flow_named, masks, normal, shaken
 
+from viscos.core.solution import Solution, Status, item_max
 from viscos.flows import Flow
 from viscos.flows.skeleton import AffineSkeleton
-from viscos.partition import maxvol
+from viscos.inference.partition import maxvol
 from viscos.roots import Anderson, Fallback, LatentEquation, Path, anderson, auto, path
 from viscos.roots.links import Link, Links
-from viscos.solution import Solution, Status, item_max
 
 FORMS = pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "sequential"])
 TABLE = [*ARCHITECTURES, *KINDS, *(f"plane, {name}" for name in PLANE), *OWN]

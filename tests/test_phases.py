@@ -11,19 +11,19 @@ import torch
 from problems import F64, normal
 from test_train import CFG, CLASSES, Failing, differing, nothing, pictures, run, state
 
-from viscos import checkpoint
 from viscos.commands.plan import plan_of, settled
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.errors import InputError
 from viscos.flows import Composed, Whitening
-from viscos.gaussian import Gaussian
 from viscos.inference import Objective
+from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
-from viscos.model import Model, build_model
 from viscos.posteriors import Amortised
-from viscos.rng import generator
 from viscos.roots import anderson, auto
+from viscos.runs import checkpoint
 from viscos.train import PhasedTrainer, Plan, Trainer
+from viscos.train.model import Model, build_model
 from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
 
 FLOWS = {

@@ -6,11 +6,11 @@ import pytest
 import torch
 from problems import F64, flow_named, masks, normal, residual_flow, sees_the_observation_alone
 
-from viscos import checkpoint
-from viscos.batch import incomplete
-from viscos.errors import InputError
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.flows import Flow
-from viscos.gaussian import Gaussian
+from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import (
     Amortised,
     Diagonal,
@@ -21,7 +21,7 @@ from viscos.posteriors import (
     HouseholderGaussian,
 )
 from viscos.posteriors.holdout import hold_out, holdout_errors
-from viscos.rng import generator
+from viscos.runs import checkpoint
 
 SHAPE = (2, 3)
 HIDDEN = torch.tensor(

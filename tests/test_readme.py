@@ -45,7 +45,7 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
     import yaml
 
     import viscos
-    from viscos.build import build
+    from viscos.core.build import build
 
     text = README.read_text(encoding="utf-8")
     (code,) = (b for b in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "class Ripple" in b)

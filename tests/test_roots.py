@@ -6,11 +6,12 @@ import pytest
 import torch
 from problems import F64, KINDS, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution, Status, item_max
 from viscos.flows import Flow
-from viscos.iterate import iterate
+from viscos.inference.partition import maxvol
 from viscos.linear import GMRES, LinearOperator
-from viscos.partition import maxvol
 from viscos.roots import (
     AlternatingFixedPoint,
     Anderson,
@@ -26,7 +27,6 @@ from viscos.roots import (
     paper,
     path,
 )
-from viscos.solution import Solution, Status, item_max
 
 TIGHT = 1e-9
 SOLVERS = {

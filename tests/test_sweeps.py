@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from test_commands import assert_equal, figures, without_clock
 
-from viscos import checkpoint
 from viscos.cli import main, sweep
+from viscos.runs import checkpoint
 from viscos.train import Trainer
 
 DEBUG = ("experiment=debug", "flow=iresnet", "threads=1")

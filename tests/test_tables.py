@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from viscos.cli import main
-from viscos.report import formats, records, tables
+from viscos.report import formats, tables
+from viscos.runs import records
 
 RANDOM = {"_target_": "viscos.data.masks.RandomMask", "missing": 0.5}
 RECORD = {

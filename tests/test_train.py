@@ -9,20 +9,20 @@ import pytest
 import torch
 from problems import normal
 
-from viscos import checkpoint
-from viscos.data.datasets import load
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
+from viscos.core.solution import Solution, Status
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.errors import InputError
+from viscos.data.sources.registry import load
 from viscos.flows import Residual
-from viscos.gaussian import Gaussian
 from viscos.inference import Objective
+from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
-from viscos.model import build_model
 from viscos.posteriors.holdout import hold_out
-from viscos.rng import generator
 from viscos.roots import anderson
-from viscos.solution import Solution, Status
+from viscos.runs import checkpoint
 from viscos.train import Plan, Trainer, dequantise
+from viscos.train.model import build_model
 
 SHAPE = (1, 4, 4)
 CLASSES = 3

@@ -18,10 +18,10 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
-from viscos.data.datasets import load
 from viscos.data.masks import load_masks
+from viscos.data.sources.registry import load
 from viscos.report.density import conditional_density
-from viscos.trained import load as load_trained
+from viscos.runs.trained import load as load_trained
 
 SHORT = ("threads=1", "flow=iresnet", "flow.blocks=[1]", "flow.channels=8", "posterior.width=4", "log_every=5")
 MEAN = np.array([5.0, 2000.0, -0.3])

@@ -10,31 +10,31 @@ import pytest
 import torch
 from problems import F64, normal, sees_the_observation_alone
 
-from viscos.batch import incomplete
-from viscos.classifier import CompletionClassifier
 from viscos.commands.common import make_masks
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.augment import augment
-from viscos.data.datasets import load
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import OWN, Units
 from viscos.data.masks import CenterMask, ColumnsMask, FileMask, HalfMask, RandomMask
 from viscos.data.scaling import fit_scaling, standardised
-from viscos.data.sheet import Sheet
-from viscos.data.table import read_rows
+from viscos.data.sources.registry import load
+from viscos.data.sources.sheet import Sheet
+from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
-from viscos.errors import InputError
 from viscos.flows import Composed, Whitening, iresnet
-from viscos.gaussian import Gaussian
 from viscos.inference import Objective
+from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
 from viscos.metrics.extractor import extractor_for
 from viscos.metrics.rmse import RMSE
-from viscos.model import build_model
 from viscos.posteriors import Amortised
 from viscos.report.density import Plane, conditional_density, first_slice
-from viscos.rng import generator
 from viscos.roots import anderson
 from viscos.train import Plan, Trainer
+from viscos.train.classifier import CompletionClassifier
+from viscos.train.model import build_model
 
 NAN = float("nan")
 TOYS = ("moons", "circles", "pinwheel", "checkerboard", "eight_gaussians")

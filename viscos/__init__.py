@@ -10,13 +10,13 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "condition": "viscos.conditional",
-    "Conditional": "viscos.conditional",
-    "InputError": "viscos.errors",
-    "Solution": "viscos.solution",
-    "Status": "viscos.solution",
-    "load": "viscos.trained",
-    "__version__": "viscos.version",
+    "condition": "viscos.inference.conditional",
+    "Conditional": "viscos.inference.conditional",
+    "InputError": "viscos.core.errors",
+    "Solution": "viscos.core.solution",
+    "Status": "viscos.core.solution",
+    "load": "viscos.runs.trained",
+    "__version__": "viscos.core.version",
 }
 _PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "baselines", "data", "metrics", "report")
 

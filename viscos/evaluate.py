@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete, incomplete
-from viscos.classifier import Classifier, LatentClassifier
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.rng import generator, item_noise
+from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.masks import mask_hash
-from viscos.gaussian import Gaussian
 from viscos.inference import Completions, Objective, impute
+from viscos.linear.gaussian import Gaussian
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.calibration import first_of_pairs
 from viscos.metrics.judge import Judge
 from viscos.metrics.tally import Tally
-from viscos.model import Model
 from viscos.posteriors import Amortised
-from viscos.rng import generator, item_noise
 from viscos.scores import add_completions, add_gaussian, gaussian_draws
-from viscos.solution import Solution
 from viscos.train import dequantise
+from viscos.train.classifier import Classifier, LatentClassifier
+from viscos.train.model import Model
 
 Progress = Callable[[int, dict[str, float]], None]
 """Gets the number of items done, and figures."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
-from viscos.gaussian import Gaussian
+from viscos.core.batch import Incomplete
+from viscos.core.rng import item_noise
 from viscos.inference import Completions
+from viscos.linear.gaussian import Gaussian
 from viscos.linear.principal import longest
 from viscos.metrics.calibration import HALVES, first_of_pairs
 from viscos.metrics.tally import Tally
-from viscos.rng import item_noise
 
 _PASS = 16
 """Cost of reading an entry of a matrix (d, d) once more, in multiplications of a factorisation; measured on MNIST."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from viscos.batch import Incomplete
-from viscos.errors import InputError
-from viscos.gaussian import observed_mean
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
+from viscos.linear.gaussian import observed_mean
 
 
 class MeanImputer:

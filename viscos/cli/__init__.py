@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from viscos.cli import completion, help
 from viscos.cli.outline import COMMANDS
-from viscos.errors import InputError
-from viscos.version import __version__
+from viscos.core.errors import InputError
+from viscos.core.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

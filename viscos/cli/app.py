@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from viscos import runs
 from viscos.cli import messages, sweep
 from viscos.cli.validate import validate
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 
 class JobFailed(CompactHydraException):

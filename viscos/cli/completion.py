@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from viscos.cli.outline import COMMANDS, choices, outline, settings
 from viscos.cli.validate import CHOICES
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 _SCRIPT = r"""_viscos_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" prefix="" IFS=$'\n'

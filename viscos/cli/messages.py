@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from viscos.cli.outline import choices, outline, settings
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 
 def _bad_input(error: BaseException | None) -> InputError | None:

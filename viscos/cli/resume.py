@@ -9,7 +9,7 @@ import yaml
 from viscos import runs
 from viscos.cli import messages
 from viscos.cli.app import execute
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 CHANGEABLE = ("epochs", "max_steps", *runs.MACHINE)
 """Settings that a resumed run may change: they do not change what was computed so far.

@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 from omegaconf import DictConfig, OmegaConf
 
-from viscos import atomic, runs
+from viscos import runs
+from viscos.core import atomic
 
 FAILED = "failed.txt"
 """Why a job failed, in one line, in its folder; gone when it is run again."""

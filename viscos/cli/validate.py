@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from viscos.cli.outline import outline, overlays
-from viscos.errors import InputError
-from viscos.runs import find_checkpoint
+from viscos.core.errors import InputError
+from viscos.runs.folder import find_checkpoint
 
 Rule = Callable[[Any], str | None]
 """Says what a value must be if it is not that, otherwise None."""

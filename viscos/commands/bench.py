@@ -7,21 +7,21 @@ from typing import Any
 
 import torch
 
-from viscos import atomic
-from viscos.bench import product_row, solver_row, step_row
-from viscos.build import build
-from viscos.commands.common import load_data, make_masks, make_objective, use_machine, versions
+from viscos.commands.common import load_data, make_masks, make_objective, use_machine
 from viscos.commands.progress import bar
-from viscos.commands.provenance import machine
-from viscos.conditional import SOLVERS
+from viscos.commands.timing import product_row, solver_row, step_row
+from viscos.core import atomic
+from viscos.core.build import build
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
-from viscos.gaussian import Gaussian
-from viscos.model import Model
-from viscos.partition import maxvol
+from viscos.inference.conditional import SOLVERS
+from viscos.inference.partition import maxvol
+from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Amortised
-from viscos.trained import load
+from viscos.runs.provenance import machine, versions
+from viscos.runs.trained import load
+from viscos.train.model import Model
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:

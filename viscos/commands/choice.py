@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
-from viscos.build import build
 from viscos.commands.common import chosen_mask
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.posteriors import Amortised, LatentGaussian, Posterior
-from viscos.trained import Trained
+from viscos.runs.trained import Trained
 
 STEPS = 200
 """Of a fit unless the settings say how many."""

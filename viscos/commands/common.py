@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.build import build
-from viscos.data.datasets import load, settings_of
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import Data
+from viscos.data.sources.registry import load, settings_of
 from viscos.data.vectors import Vectors
-from viscos.errors import InputError
 from viscos.inference import Objective
 from viscos.linear import GMRES
 from viscos.logdet import Auto
 from viscos.metrics.extractor import extractor_for
 from viscos.metrics.judge import Judge
-from viscos.version import __version__
 
 
 def use_machine(cfg: dict[str, Any]) -> torch.device:
@@ -106,8 +105,3 @@ def make_judge(
     train = load_data(dataset, "train", None)
     assert isinstance(train, Images)
     return Judge(extractor.to(device), train)
-
-
-def versions() -> dict[str, str]:
-    """Of what a record depends on."""
-    return {"viscos": __version__, "torch": str(torch.__version__)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos import atomic, runs
+from viscos import runs
 from viscos.commands.common import (
     chosen_mask,
     grey_levels,
@@ -18,16 +18,17 @@ from viscos.commands.common import (
     make_objective,
     noise_of_training,
     use_machine,
-    versions,
 )
 from viscos.commands.progress import bar
 from viscos.commands.report import save_grid, summary
+from viscos.core import atomic
+from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.masks import load_masks
-from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
 from viscos.report.board import Log
-from viscos.trained import Trained, load
+from viscos.runs.provenance import versions
+from viscos.runs.trained import Trained, load
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:

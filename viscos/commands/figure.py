@@ -11,9 +11,9 @@ from torch import Tensor
 
 from viscos.commands.common import load_data
 from viscos.commands.report import plane
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.report.density import first_slice
-from viscos.trained import load
+from viscos.runs.trained import load
 
 FILE = "completions.npz"
 

@@ -1,7 +1,7 @@
 """A flow that was trained with another library, from the command line: `viscos impute flow=foreign`.
 
 The factory is a user's code. It runs because the user named it on the command line, and for no other reason: a
-description in a checkpoint goes through `viscos.build`, which takes parts of viscos alone.
+description in a checkpoint goes through `viscos.core.build`, which takes parts of viscos alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from viscos import runs
-from viscos.data.array import IMAGES, find, read_arrays
-from viscos.data.table import ARRAYS, TABLES, header
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.data.sources.array import IMAGES, find, read_arrays
+from viscos.data.sources.table import ARRAYS, TABLES, header
 from viscos.flows import Composed, wrap
 from viscos.flows.foreign import Foreign
-from viscos.model import Model
-from viscos.trained import Trained
+from viscos.runs.trained import Trained
+from viscos.train.model import Model
 
 
 def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos import atomic, runs
-from viscos.batch import incomplete
+from viscos import runs
 from viscos.commands.choice import Choice
 from viscos.commands.common import (
     chosen_mask,
@@ -21,28 +20,30 @@ from viscos.commands.common import (
     make_objective,
     noise_of_training,
     use_machine,
-    versions,
 )
 from viscos.commands.eval import test_masks
 from viscos.commands.foreign import load_foreign
 from viscos.commands.progress import bar
 from viscos.commands.report import save_draws, save_grid, summary
-from viscos.conditional import Conditional, check_partition
-from viscos.data.files import read_images
+from viscos.core import atomic
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.masks import mask_hash
-from viscos.data.table import Rows, read_rows
-from viscos.errors import InputError
+from viscos.data.sources.files import read_images
+from viscos.data.sources.table import Rows, read_rows
 from viscos.inference import Completions
+from viscos.inference.conditional import Conditional, check_partition
+from viscos.inference.partition import refuse_singular
 from viscos.linear.principal import longest
 from viscos.metrics.rmse import known
 from viscos.metrics.tally import Tally
-from viscos.partition import refuse_singular
 from viscos.posteriors import PerItem
 from viscos.report.board import Log
+from viscos.runs.provenance import versions
+from viscos.runs.trained import Trained, load
 from viscos.scores import add_completions, add_gaussian
-from viscos.solution import Solution
-from viscos.trained import Trained, load
 
 TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""

@@ -12,7 +12,7 @@ import torch
 
 from viscos.commands.common import use_machine
 from viscos.commands.interrupt import held
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.train.devices import Devices, OneDevice
 
 Task = Callable[[dict[str, Any], Devices], dict[str, Any]]

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from viscos.commands.common import grey_levels
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.train import Plan
 from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.rng import generator
+from viscos.core.solution import per_item
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
@@ -17,8 +19,6 @@ from viscos.report.advice import warnings
 from viscos.report.completions import completions_table, scores_table, why_no_fid
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
-from viscos.rng import generator
-from viscos.solution import per_item
 
 
 def save_grid(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from viscos.report import formats, records, tables
+from viscos.report import formats, tables
+from viscos.runs import records
 
 
 def run(cfg: dict[str, Any]) -> str:

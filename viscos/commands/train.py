@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos import atomic, checkpoint, runs
-from viscos.build import build
+from viscos import runs
 from viscos.commands.common import (
     chosen_mask,
     grey_levels,
@@ -26,24 +25,27 @@ from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
 from viscos.commands.plan import plan_of, settled
 from viscos.commands.progress import Bar, bar
-from viscos.commands.provenance import provenance
 from viscos.commands.report import save_density, save_grid, save_samples, summary
+from viscos.core import atomic
+from viscos.core.build import build
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.masks import load_masks, mask_hash, save_masks
 from viscos.data.scaling import Scaling, fit_scaling, standardised
-from viscos.errors import InputError
 from viscos.evaluate import Protocol, evaluate
-from viscos.gaussian import Gaussian, observed_mean
-from viscos.gaussian_em import PASSES, em_gaussian
 from viscos.inference import Objective
+from viscos.linear.gaussian import Gaussian, observed_mean
+from viscos.linear.gaussian_em import PASSES, em_gaussian
 from viscos.metrics.extractor import extractor_for
-from viscos.model import Model, build_model
 from viscos.report.board import Log
-from viscos.rng import generator
+from viscos.runs import checkpoint
+from viscos.runs.provenance import provenance
+from viscos.runs.trained import model_state, restore_gaussian
 from viscos.train import PhasedTrainer, Report, Trainer
 from viscos.train.devices import Devices
-from viscos.trained import model_state, restore_gaussian
+from viscos.train.model import Model, build_model
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:

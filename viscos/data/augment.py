@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
 
 KINDS = ("flip", "shift")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.items import PIXELS, Data, Units
-from viscos.errors import InputError
 
 
 @dataclass(frozen=True)

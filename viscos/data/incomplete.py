@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete, incomplete
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.images import check_unit_range
-from viscos.errors import InputError
-from viscos.rng import generator
 
 
 class IncompleteData:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 SPLITS = ("train", "test")
 HELD_OUT = 0.1

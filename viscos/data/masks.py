@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos import atomic
-from viscos.errors import InputError
-from viscos.rng import generator
+from viscos.core import atomic
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 
 Shape = tuple[int, ...]
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.items import Data, Units
 from viscos.data.vectors import Vectors
-from viscos.errors import InputError
 
 _CONSTANT = 0.01
 """Scale of a constant column, as a share of its value: its completions stay that close to it, and nothing is divided

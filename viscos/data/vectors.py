@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.errors import InputError
 
 
 @dataclass(frozen=True)

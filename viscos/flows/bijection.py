@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.skeleton import Skeleton, estimated_skeleton
 from viscos.linear import Chain, Jacobian, LinearOperator
-from viscos.rng import Generators
 from viscos.roots import LatentEquation, RootFinder, anderson
 from viscos.roots.links import Links
-from viscos.solution import Solution
 
 
 class Flow(nn.Module):

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution, Status, item_max
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.layer import Layer
 from viscos.flows.skeleton import AffineSkeleton, Skeleton
 from viscos.linear import LinearOperator
-from viscos.rng import Generators
 from viscos.roots import RootFinder
 from viscos.roots.links import Link, Links
-from viscos.solution import Solution, Status, item_max
 
 
 class Composed(Flow):

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators, standard_normal, uniform
+from viscos.core.solution import Solution, item_max, per_item
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Layer
 from viscos.flows.networks import Velocity, velocity
@@ -18,11 +20,9 @@ from viscos.flows.runge_kutta import METHODS, RungeKutta
 from viscos.flows.series import Series
 from viscos.flows.start import first_layers
 from viscos.linear import IdentityPlus, LinearOperator, exact_value, lanczos_value
-from viscos.rng import Generators, standard_normal, uniform
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver
 from viscos.roots.links import Links
-from viscos.solution import Solution, item_max, per_item
 
 _NEAR = 0.1  # tan θ at which the score is read: on digits draws came out best there, between 0.05 and 0.5
 _CONTRACTS = 0.05  # |∇hᵏ v| / |v| after the last term, above which a step's series is not to be trusted

@@ -1,7 +1,7 @@
 """Affine coupling layers, and flows made of them: RealNVP (Dinh et al., 2017) and Glow (Kingma and Dhariwal, 2018).
 
 A coupling flow has no structure that ties latent coordinate i to data coordinate i, so it is conditioned with another
-partition of its latent: `partition=maxvol` (see `viscos.partition`).
+partition of its latent: `partition=maxvol` (see `viscos.inference.partition`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
 from viscos.flows.image import Squeeze
 from viscos.flows.layer import Affine, Closed, Layer
@@ -20,8 +22,6 @@ from viscos.flows.lipschitz import Convolution, Dense
 from viscos.flows.residual import Branch, BranchJacobian
 from viscos.flows.start import first_layers
 from viscos.linear import LinearOperator
-from viscos.rng import Generators
-from viscos.solution import Solution
 
 _STEEPEST = 2.0  # largest log-scale of one coupling: scales from 0.14 to 7.4, so that no inverse overflows
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.solution import item_dot
 from viscos.flows.libraries import location_and_scale
 from viscos.linear import Jacobian, dense
-from viscos.solution import item_dot
 
 if TYPE_CHECKING:
     from viscos.flows.foreign import Foreign

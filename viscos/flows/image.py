@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.layer import Closed
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
-from viscos.rng import Generators
-from viscos.solution import Solution
 
 
 class Squeeze(Closed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.flows.composed import Composed
 from viscos.flows.image import Squeeze
 from viscos.flows.layer import Affine, Layer

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators, rademacher
+from viscos.core.solution import Solution, item_dot
 from viscos.flows.bijection import written_out
 from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
 from viscos.linear import Diagonal, Jacobian, LinearOperator, lanczos_value
-from viscos.rng import Generators, rademacher
 from viscos.roots import LatentEquation, anderson
-from viscos.solution import Solution, item_dot
 
 if TYPE_CHECKING:
     from viscos.flows.residual import Branch

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 _FIX = "wrap a module whose forward(y) fixes it and returns (x, log|det ∂x/∂y|)"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Closed, Layer
 from viscos.flows.start import first_layers
 from viscos.linear import LinearOperator, LowRank
-from viscos.rng import Generators
 
 
 class LowRankLayer(Closed):

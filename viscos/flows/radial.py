@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
 from viscos.flows.lowrank import LowRankLayer, stack
-from viscos.solution import Solution
 
 
 class Radial(LowRankLayer):

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from viscos.core.iterate import iterate
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution, item_max
 from viscos.flows.layer import Layer
 from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 from viscos.flows.series import Series
-from viscos.iterate import iterate
 from viscos.linear import IdentityPlus, Inverse, LinearOperator, Neumann
-from viscos.rng import Generators
-from viscos.solution import Solution, item_max
 
 
 class Branch(nn.Module):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.layer import Layer
 from viscos.flows.residual import Branch, Residual
 from viscos.linear import LinearOperator
-from viscos.rng import Generators
 from viscos.roots import implicit
-from viscos.solution import Solution
 
 
 class Reversed(Layer):

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators, rademacher
+from viscos.core.solution import item_dot
 from viscos.linear import LinearOperator
-from viscos.rng import Generators, rademacher
-from viscos.solution import item_dot
 
 
 @dataclass(frozen=True)

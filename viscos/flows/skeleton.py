@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.rng import rademacher
 from viscos.linear import (
     CG,
     Block,
@@ -24,7 +25,6 @@ from viscos.linear import (
     dense,
 )
 from viscos.linear.principal import longest
-from viscos.rng import rademacher
 
 _FACTORS = 2**26  # numbers in the factors of a batch above which (W^HH)⁻¹ is iterative
 _PSEUDO = 1e-4  # singular values below this share of the largest one are left out of a pseudo-inverse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.flows.layer import Affine, Layer
 from viscos.flows.whitening import Whitening
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
 from viscos.flows.lowrank import LowRankLayer, monotone_root, stack
-from viscos.solution import Solution
 
 
 class Sylvester(LowRankLayer):

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.layer import Closed
 from viscos.flows.skeleton import AffineSkeleton
-from viscos.gaussian import Gaussian
 from viscos.linear import LinearOperator, SharedSymmetric
-from viscos.rng import Generators
-from viscos.solution import Solution
+from viscos.linear.gaussian import Gaussian
 
 
 class Whitening(Closed):

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
+from viscos.core.batch import Incomplete
+from viscos.core.rng import Generators
+from viscos.core.solution import per_item
 from viscos.flows.bijection import Flow
-from viscos.inference.schur import Completion, complete, log_evidence_term
+from viscos.inference.completion import Completion, complete, log_evidence_term
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentGaussian
-from viscos.rng import Generators
 from viscos.roots import RootFinder, auto, implicit
 from viscos.roots.equation import LinearSolver
-from viscos.solution import per_item
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
+from viscos.core.batch import Incomplete
+from viscos.core.rng import item_noise
+from viscos.core.solution import Solution
 from viscos.flows.bijection import Flow
+from viscos.inference.completion import complete
 from viscos.inference.elbo import repeat, repeated
-from viscos.inference.schur import complete
 from viscos.posteriors import Posterior
-from viscos.rng import item_noise
 from viscos.roots import RootFinder
-from viscos.solution import Solution
 
 
 @dataclass(frozen=True)

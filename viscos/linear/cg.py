@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution, item_dot, per_item
 from viscos.linear.operator import LinearOperator
 from viscos.linear.problem import LinearProblem
-from viscos.solution import Solution, item_dot, per_item
 
 _State = tuple[Tensor, Tensor]
 

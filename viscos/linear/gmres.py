@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution
 from viscos.linear.operator import LinearOperator
 from viscos.linear.problem import LinearProblem
-from viscos.solution import Solution
 
 
 @dataclass(frozen=True)

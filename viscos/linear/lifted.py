@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution
 from viscos.linear.gmres import GMRES
 from viscos.linear.operator import Block, Chain, IdentityPlus, LinearOperator
 from viscos.linear.problem import LinearProblem
-from viscos.solution import Solution
 
 _SHARE = 1 / 10  # of the tolerance to which multipliers are solved: residuals of all links add up in that of the block
 _AGAIN = 1 / 3  # of that share, in each further round

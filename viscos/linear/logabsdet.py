@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators, rademacher
+from viscos.core.solution import item_dot
 from viscos.linear.operator import Block, LinearOperator, dense
 from viscos.linear.principal import longest
-from viscos.rng import Generators, rademacher
-from viscos.solution import item_dot
 
 
 @torch.no_grad()

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution
 from viscos.linear.operator import LinearOperator
 from viscos.linear.problem import LinearProblem
-from viscos.solution import Solution
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from viscos.solution import Solution
+from viscos.core.solution import Solution
 
 
 class LinearOperator:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from viscos.core.solution import Solution
 from viscos.linear import GMRES, Block, Chain, LinearOperator, solve_lifted
 from viscos.roots.equation import LinearSolver
-from viscos.solution import Solution
 
 
 class BlockSolver:

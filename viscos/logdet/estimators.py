@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators, rademacher
+from viscos.core.solution import item_dot
 from viscos.flows.bijection import Flow, written_out
 from viscos.logdet.block import BlockSolver
-from viscos.rng import Generators, rademacher
-from viscos.solution import item_dot
 
 _WRONG = 0.05  # relative error of a product with J above which an item counts as failed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.metrics.rmse import NORMAL_95, item_mask, known
 
 

@@ -34,8 +34,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.items import Data, Units
-from viscos.errors import InputError
 from viscos.metrics.ratio import Ratio
 from viscos.metrics.rmse import check_batch, known
 

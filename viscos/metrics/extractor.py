@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 MNIST_WEIGHTS = Path(__file__).with_name("mnist_extractor.pt")
 """Written by scripts/train_extractor.py."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 
 class Moments:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.images import Images
-from viscos.errors import InputError
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.extractor import Extractor
 from viscos.metrics.fid import Moments, frechet_distance

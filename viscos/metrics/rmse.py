@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.items import PIXELS, Units
-from viscos.errors import InputError
 
 NORMAL_95 = 1.959963984540054
 """The 97.5 % point of the standard normal distribution: half-width of a 95 % interval in standard errors."""

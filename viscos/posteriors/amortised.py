@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viscos.batch import Incomplete
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
 from viscos.flows.bijection import Flow
-from viscos.gaussian import Gaussian, regression
+from viscos.linear.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
 from viscos.posteriors.networks import MLP, Plain, UNet
 from viscos.posteriors.posterior import Posterior

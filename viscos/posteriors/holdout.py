@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
+from viscos.core.batch import Incomplete
 from viscos.posteriors.amortised import Amortised
 
 

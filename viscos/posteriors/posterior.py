@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from viscos.batch import Incomplete
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
 from viscos.flows.bijection import Flow
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
 

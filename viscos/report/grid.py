@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from viscos import atomic
-from viscos.errors import InputError
+from viscos.core import atomic
+from viscos.core.errors import InputError
 
 HIDDEN = (0.52, 0.44, 0.60)
 """Colour of hidden pixels, RGB: a muted violet, which no grey image holds."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from viscos.report.records import Record, families
+from viscos.runs.records import Record, families
 
 Figure = tuple[str, str | None]
 """A mean and, of several seeds, their standard deviation; as they are printed."""

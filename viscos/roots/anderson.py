@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution
 from viscos.roots.equation import LatentEquation
-from viscos.solution import Solution
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.solution import Solution, item_max
 from viscos.linear import Block, LinearOperator
 from viscos.roots.links import Links, Skeleton
-from viscos.solution import Solution, item_max
 
 LinearSolver = Callable[..., Solution]
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.solution import Solution, Status
 from viscos.roots.equation import DataEquation, LatentEquation
 from viscos.roots.newton_krylov import NewtonKrylov
-from viscos.solution import Solution, Status
 
 
 class RootFinder(Protocol):

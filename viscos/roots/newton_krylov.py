@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution, per_item
 from viscos.linear import GMRES
 from viscos.roots.equation import DataEquation, LatentEquation, LinearSolver
-from viscos.solution import Solution, per_item
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from viscos.iterate import iterate
+from viscos.core.iterate import iterate
+from viscos.core.solution import Solution, Status, item_max, per_item
 from viscos.linear import LinearOperator
 from viscos.roots.anderson import Anderson, History
 from viscos.roots.equation import LatentEquation
 from viscos.roots.links import Link, Links
-from viscos.solution import Solution, Status, item_max, per_item
 
 _MORE = 16
 """Evaluations that an item gets whose path was solved to less than its completion needs."""

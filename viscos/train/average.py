@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from viscos.model import Model
+from viscos.train.model import Model
 
 
 class Average:

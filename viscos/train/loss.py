@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viscos.batch import Incomplete
-from viscos.classifier import LatentClassifier
+from viscos.core.batch import Incomplete
+from viscos.core.rng import Generators
 from viscos.inference import Objective
 from viscos.logdet import LogDetEstimator
-from viscos.model import Model
 from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import holdout_errors
-from viscos.rng import Generators
+from viscos.train.classifier import LatentClassifier
+from viscos.train.model import Model
 
 Figures = dict[str, float]
 _Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Figures]]  # x, y, log-densities, whether solved, figures

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete
+from viscos.core.batch import Incomplete
 
 
 def noisy(batch: Incomplete, noise: float | str, levels: int, g: torch.Generator) -> Incomplete:

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete, incomplete
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.masks import any_masks
-from viscos.errors import InputError
 from viscos.inference import Objective, impute
-from viscos.model import Model
 from viscos.posteriors import Amortised
-from viscos.rng import generator
 from viscos.train.devices import Devices
 from viscos.train.loss import Figures, Pairs
+from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan

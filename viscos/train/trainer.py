@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from viscos.batch import Incomplete
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import RowGenerator, generator
 from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.errors import InputError
 from viscos.flows import Composed
 from viscos.inference import Objective
 from viscos.logdet import Auto
-from viscos.model import Model
 from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import hold_out, holdout_errors
-from viscos.rng import RowGenerator, generator
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
 from viscos.train.loss import Figures, HeldOut, Loss, Pairs, Part, merged
+from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan

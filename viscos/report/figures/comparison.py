@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 from viscos.report.figures.completed import Completed
 from viscos.report.figures.page import panels, shown, square
 

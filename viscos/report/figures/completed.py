@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 FILE = "completions.npz"
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
-from viscos import atomic
+from viscos.core import atomic
 from viscos.report.grid import FAILED, HIDDEN, enlarge, paint, tile
 
 WIDTH = 5.5

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos.data.array import LABELS, find, read_arrays
+from viscos.core.errors import InputError
 from viscos.data.items import held_out
-from viscos.data.sheet import Sheet
+from viscos.data.sources.array import LABELS, find, read_arrays
+from viscos.data.sources.sheet import Sheet
 from viscos.data.vectors import Vectors
-from viscos.errors import InputError
 
 ARRAYS = ("values", "data", "x", "table")
 """Names under which an `.npz` may hold its table; one that holds a single array may call it anything."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos import atomic
-from viscos.errors import InputError
-from viscos.version import __version__
+from viscos.core import atomic
+from viscos.core.errors import InputError
+from viscos.core.version import __version__
 
 FORMAT = 1
 """Raised when the meaning of what is stored changes."""

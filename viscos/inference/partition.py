@@ -16,14 +16,14 @@ from scipy.linalg import qr
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution
 from viscos.flows.bijection import Flow, FlowJacobian
 from viscos.flows.skeleton import BlockSkeleton, Skeleton, inverse_or_pseudo
 from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
-from viscos.rng import Generators
 from viscos.roots import RootFinder
-from viscos.solution import Solution
 
 _SWAPS = 200  # exchanges of two rows after the factorisation
 _GAIN = 1.05  # by which an exchange must enlarge the determinant

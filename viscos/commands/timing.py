@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.rng import item_noise
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Flow
 from viscos.inference import Objective, complete
-from viscos.model import Model
-from viscos.rng import item_noise
 from viscos.roots import RootFinder
 from viscos.train import Plan, Report, Trainer
+from viscos.train.model import Model
 
 
 def _now() -> float:

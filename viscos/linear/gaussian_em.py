@@ -1,6 +1,6 @@
 """A Gaussian of greatest likelihood from data with holes, by expectation-maximisation.
 
-With the sums over N rows of `viscos.gaussian_sums`, one step is
+With the sums over N rows of `viscos.linear.gaussian_sums`, one step is
 
     μ' = μ + S Σa / N          S' = S + S Σ(a aᵀ − P) S / N − (μ' − μ)(μ' − μ)ᵀ
 
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from viscos.batch import incomplete
-from viscos.errors import InputError
-from viscos.gaussian import Gaussian, raise_eigenvalues
-from viscos.gaussian_sums import Rows, Sums, sums
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.linear.gaussian import Gaussian, raise_eigenvalues
+from viscos.linear.gaussian_sums import Rows, Sums, sums
 
 PASSES = 100
 """Most steps."""

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete, incomplete
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.flows.bijection import Flow
 from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
+from viscos.inference.partition import conditioning, maxvol, refuse_singular
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
-from viscos.partition import conditioning, maxvol, refuse_singular
 from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
-from viscos.rng import ItemGenerators, generator, item_noise
 from viscos.roots import RootFinder, anderson, auto, newton_krylov, paper, path
 
 POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "householder": Householder, "full": Full}
@@ -223,13 +223,14 @@ def condition(
     and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`, `path`, `paper`;
     `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of
     the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
-    `viscos.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean begins at its
-    latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index` (B,) numbers the
-    items; with `seed` it keys their random numbers. `noise` is the standard deviation of the noise that the flow was
-    trained with, which a continuous flow takes off its draws. Raises `InputError` if the observation does not fit the
-    flow.
+    `viscos.inference.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean
+    begins at its latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index`
+    (B,) numbers the items; with `seed` it keys their random numbers. `noise` is the standard deviation of the noise
+    that the flow was trained with, which a continuous flow takes off its draws. Raises `InputError` if the
+    observation does not fit the flow.
 
     Example:
+
         >>> flow = viscos.flows.iresnet((2,), start="none")
         >>> y, observed = torch.tensor([[0.5, 0.0]]), torch.tensor([[True, False]])
         >>> posterior = viscos.condition(flow, y, observed).fit(steps=20)

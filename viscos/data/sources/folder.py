@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, held_out
-from viscos.data.pictures import PICTURES, read_picture
-from viscos.errors import InputError
+from viscos.data.sources.pictures import PICTURES, read_picture
 
 
 def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None = None) -> Images:

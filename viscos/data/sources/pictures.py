@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 """Suffixes of the files that count as pictures."""

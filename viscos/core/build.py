@@ -6,7 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
-from viscos.errors import InputError
+from viscos.core.errors import InputError
 
 PARTS = ("viscos.flows", "viscos.posteriors", "viscos.roots", "viscos.logdet", "viscos.data.masks")
 """Where described objects come from. Descriptions are read from checkpoints too, so nothing else may be called."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from viscos.solution import Solution, Status, per_item
+from viscos.core.solution import Solution, Status, per_item
 
 
 class Problem(Protocol):

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from viscos.data.array import array
-from viscos.data.folder import folder
+from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, Data
-from viscos.data.public import cifar10, fashion_mnist, mnist
-from viscos.data.table import table
-from viscos.data.toys import checkerboard, circles, eight_gaussians, moons, pinwheel
-from viscos.errors import InputError
+from viscos.data.sources.array import array
+from viscos.data.sources.folder import folder
+from viscos.data.sources.public import cifar10, fashion_mnist, mnist
+from viscos.data.sources.table import table
+from viscos.data.sources.toys import checkerboard, circles, eight_gaussians, moons, pinwheel
 
 DIGITS_TEST = 360
 """Test images of `digits`; the other 1437 are for training."""

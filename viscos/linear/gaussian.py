@@ -19,8 +19,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from viscos.batch import Incomplete, incomplete
-from viscos.errors import InputError
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
 from viscos.linear.principal import PrincipalBlocks, longest
 
 ROWS = 4096

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos import atomic
+from viscos.core import atomic
+from viscos.core.errors import InputError
 from viscos.data.images import Images
-from viscos.errors import InputError
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos import checkpoint, runs
+from viscos import runs
+from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling, standardised
-from viscos.errors import InputError
-from viscos.gaussian import Gaussian
-from viscos.model import Model, build_model
+from viscos.linear.gaussian import Gaussian
+from viscos.runs import checkpoint
+from viscos.train.model import Model, build_model
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from viscos.core.solution import Solution, per_item
 from viscos.flows.bijection import Flow
 from viscos.linear import LinearOperator, exact_value, log_abs_det_block
 from viscos.roots import LatentEquation, RootFinder
-from viscos.solution import Solution, per_item
 
 
 @dataclass(frozen=True)

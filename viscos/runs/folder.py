@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from viscos import atomic
-from viscos.errors import InputError
+from viscos.core import atomic
+from viscos.core.errors import InputError
 
 CONFIG = "config.yaml"
 """The settings that a run was made with."""

@@ -11,7 +11,7 @@ import torch
 
 import viscos
 from viscos import runs
-from viscos.commands.common import versions
+from viscos.core.version import __version__
 
 
 def provenance(cfg: dict[str, Any], device: torch.device) -> dict[str, Any]:
@@ -48,3 +48,8 @@ def _git(tree: Path, *words: str) -> str:
         ["git", "--no-optional-locks", "-C", str(tree), *words], capture_output=True, text=True, check=True, timeout=10
     )
     return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Of what a record depends on."""
+    return {"viscos": __version__, "torch": str(torch.__version__)}

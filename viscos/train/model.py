@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from viscos.build import build
-from viscos.classifier import Classifier, CompletionClassifier, make_classifier
-from viscos.errors import InputError
+from viscos.core.build import build
+from viscos.core.errors import InputError
 from viscos.flows import Affine, Composed, Whitening
-from viscos.gaussian import Gaussian
+from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Amortised, Posterior
+from viscos.train.classifier import Classifier, CompletionClassifier, make_classifier
 
 
 class Model(nn.Module):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from viscos import atomic
-from viscos.errors import InputError
+from viscos.core import atomic
+from viscos.core.errors import InputError
 
 RESIDUAL = "iresnet"
 """The flow of the paper, by the last part of its `_target_`."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from viscos.data.array import as_unit, find, read_arrays
+from viscos.core.errors import InputError
 from viscos.data.images import Images, check_unit_range
-from viscos.data.pictures import PICTURES, read_picture
-from viscos.errors import InputError
+from viscos.data.sources.array import as_unit, find, read_arrays
+from viscos.data.sources.pictures import PICTURES, read_picture
 
 
 def read_images(path: str | Path, shape: tuple[int, ...], limit: int | None = None) -> tuple[Images, Tensor]:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import held_out
-from viscos.errors import InputError
 
 IMAGES = ("images", "x", "data", "values")
 """Names under which an `.npz` may hold its images; one that holds a single array may call it anything."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from viscos import atomic
-from viscos.errors import InputError
+from viscos.core import atomic
+from viscos.core.errors import InputError
 
 HOLES = ("", "na", "n/a", "nan", "null", "none", "?")
 """What stands in a cell without a value, in capitals or not."""

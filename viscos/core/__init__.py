@@ -1,0 +1,1 @@
+"""What every other package stands on: batches of items with holes, verdicts, random numbers, errors, whole files."""

@@ -1,0 +1,10 @@
+"""Run folders: settings, checkpoints, trained models, and the records of what was measured."""
+
+from viscos.runs.folder import CHECKPOINT as CHECKPOINT
+from viscos.runs.folder import CONFIG as CONFIG
+from viscos.runs.folder import MACHINE as MACHINE
+from viscos.runs.folder import discard_if_empty as discard_if_empty
+from viscos.runs.folder import essence as essence
+from viscos.runs.folder import find_checkpoint as find_checkpoint
+from viscos.runs.folder import load_config as load_config
+from viscos.runs.folder import save_config as save_config
