@@ -191,7 +191,7 @@ def test_the_mean_is_over_the_draws_that_were_solved():
 def test_impute_with_an_inference_network():
     flow, y, hidden = problem(dtype=torch.float32)
     network = Amortised((1, 4, 4), gaussian=False)
-    network.prepare(0.5, None)
+    network.prepare(torch.full((1, *network.shape), 0.5), torch.ones(1, *network.shape, dtype=torch.bool), None)
     batch = incomplete(y, ~hidden, torch.arange(3))
     found = impute(flow, network, batch, newton_krylov(), draws=2, seed=1)
     assert found.ok.all()

@@ -452,7 +452,7 @@ def test_regression_finds_the_conditional_of_an_affine_flow(observed):
     values = (LAW.mean + normal(n, 3, seed=1) @ ROOT.T).float()
     flow, posterior = Composed([Whitening((3,))], (3,)), Amortised((3,), width=8, held_out=0.0, regressed=True)
     flow.layers[0].set_gaussian(SCALING)
-    posterior.prepare(0.0, LAW)
+    posterior.prepare(torch.full((1, *posterior.shape), 0.0), torch.ones(1, *posterior.shape, dtype=torch.bool), LAW)
     plan = Plan(1, 500, 1e-2, phases=(Phase("posterior", 300),), noise=noise)
     trainer = PhasedTrainer(Model(flow, posterior, None), IncompleteData(values, observed), Objective(), plan)
     trainer.completed = values.clone()

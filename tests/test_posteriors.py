@@ -188,8 +188,8 @@ def test_the_network_begins_at_the_latent_of_the_filled_image():
     root = torch.eye(16, dtype=F64) + 0.2 * normal(16, 16)
     gaussian = Gaussian(normal(16, seed=2), root @ root.T)
     plain, filled = Amortised((1, 4, 4), gaussian=False).double(), Amortised((1, 4, 4)).double()
-    plain.prepare(0.25, None)
-    filled.prepare(0.25, gaussian)
+    plain.prepare(torch.full((1, *plain.shape), 0.25), torch.ones(1, *plain.shape, dtype=torch.bool), None)
+    filled.prepare(torch.full((1, *filled.shape), 0.25), torch.ones(1, *filled.shape, dtype=torch.bool), gaussian)
     assert torch.equal(plain(batch, flow).start, batch.filled(0.25))
     assert torch.equal(plain(batch, flow).mean, flow.to_latent(batch.filled(0.25)))
     conditional = gaussian.conditional(batch.values.flatten(1), batch.observed.flatten(1)).view_as(batch.values)
@@ -244,7 +244,9 @@ def test_holding_out_hides_a_share_of_what_is_observed():
 def test_the_errors_are_those_at_held_out_entries():
     batch = incomplete(normal(6, 1, 4, 4), torch.rand(6, 1, 4, 4, generator=generator(1)) < 0.7)
     network = Amortised((1, 4, 4), width=4, gaussian=False).double()
-    network.prepare(0.5, None)  # untrained, it predicts the median everywhere
+    network.prepare(
+        torch.full((1, *network.shape), 0.5), torch.ones(1, *network.shape, dtype=torch.bool), None
+    )  # untrained, it predicts the median everywhere
     sparser = hold_out(batch, 0.3, generator(2))
     held = batch.observed & sparser.hidden
     errors, completed = holdout_errors(network, batch, sparser)
@@ -293,7 +295,11 @@ def regressed(shape, held_out=0.2, seed=None):
     network = Amortised(shape, width=4, held_out=held_out, regressed=True).double()
     d = network.shape.numel()
     root = torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=5)
-    network.prepare(0.25, Gaussian(normal(d, seed=6), root @ root.T))
+    network.prepare(
+        torch.full((1, *network.shape), 0.25),
+        torch.ones(1, *network.shape, dtype=torch.bool),
+        Gaussian(normal(d, seed=6), root @ root.T),
+    )
     with torch.no_grad():
         for k, p in enumerate(network.parameters() if seed is not None else ()):
             p.copy_(0.2 * normal(*p.shape, seed=100 * seed + k))

@@ -314,7 +314,7 @@ def test_the_network_begins_at_the_gaussian_and_sees_what_is_observed():
     root = torch.eye(5, dtype=F64) + 0.2 * normal(5, 5)
     gaussian = Gaussian(normal(5, seed=2), root @ root.T)
     network = Amortised((5,), width=4).double()
-    network.prepare(0.0, gaussian)
+    network.prepare(torch.full((1, *network.shape), 0.0), torch.ones(1, *network.shape, dtype=torch.bool), gaussian)
     values, hidden = normal(4, 5), torch.rand(4, 5, generator=torch.Generator().manual_seed(1)) < 0.5
     flow = torch.nn.Identity()
     flow.to_latent = lambda y: y

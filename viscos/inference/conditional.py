@@ -16,7 +16,7 @@ from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.inference.partition import conditioning, maxvol, refuse_singular
 from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
-from viscos.posteriors import Amortised, Diagonal, Full, Householder, PerItem, Posterior
+from viscos.posteriors import Diagonal, Full, Householder, PerItem, Posterior
 from viscos.roots import RootFinder, anderson, auto, newton_krylov, paper, path
 
 POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "householder": Householder, "full": Full}
@@ -199,7 +199,7 @@ def check_partition(partition: str, posterior: Posterior) -> None:
     """Raises `InputError` for a partition that there is not, or that `posterior` was not trained with."""
     if partition not in ("same", "maxvol"):
         raise InputError(f"partition is {partition!r}; choose same or maxvol")
-    if partition != "same" and isinstance(posterior, Amortised):
+    if partition != "same" and not isinstance(posterior, PerItem):
         raise InputError("an inference network knows the latent's own partition alone; take partition=same")
 
 
@@ -250,8 +250,7 @@ def condition(
         if posterior not in POSTERIORS:
             raise InputError(f"posterior is {posterior!r}; choose one of {', '.join(POSTERIORS)}, or give an object")
         posterior = POSTERIORS[posterior](batch.filled())
-    if isinstance(posterior, Amortised) and y.shape[1:] != posterior.shape:
-        raise InputError(f"the inference network is for items {tuple(posterior.shape)}, got {tuple(y.shape[1:])}")
+    posterior.check(y.shape[1:])
     return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise)
 
 

@@ -8,6 +8,7 @@ from viscos.posteriors.gaussian import LatentGaussian as LatentGaussian
 from viscos.posteriors.posterior import Diagonal as Diagonal
 from viscos.posteriors.posterior import Full as Full
 from viscos.posteriors.posterior import Householder as Householder
+from viscos.posteriors.posterior import InferenceNetwork as InferenceNetwork
 from viscos.posteriors.posterior import PerItem as PerItem
 from viscos.posteriors.posterior import Posterior as Posterior
 from viscos.posteriors.posterior import usual as usual

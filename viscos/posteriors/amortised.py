@@ -14,13 +14,15 @@ from viscos.flows.bijection import Flow
 from viscos.linear.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
 from viscos.posteriors.networks import MLP, Plain, UNet
-from viscos.posteriors.posterior import Posterior
+from viscos.posteriors.posterior import InferenceNetwork
 
 _LOG_SCALES = -6.0, 1.0
 """Between these log σ of a regressed latent is kept: a wild output early in training must not make a draw wild."""
+_SAMPLE = 512
+"""Items whose observed entries give the median."""
 
 
-class Amortised(Posterior):
+class Amortised(InferenceNetwork):
     """A network from an incomplete image (C, H, W) or vector (d,) to a diagonal Gaussian over x^H.
 
     The paper's has five 3×3 convolutions, holes filled by the median of the observed values; that is `channels` =
@@ -87,7 +89,6 @@ class Amortised(Posterior):
 
     @property
     def predicts(self) -> bool:
-        """Whether the network has a completion of its own."""
         return self.held_out > 0 or not self.regressed
 
     def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
@@ -101,9 +102,10 @@ class Amortised(Posterior):
         return nn.Linear(width, c) if len(self.shape) == 1 else nn.Conv2d(width, c, 3, padding=1)
 
     @torch.no_grad()
-    def prepare(self, median: float, gaussian: Gaussian | None) -> None:
+    def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian | None) -> None:
         """Takes over what the training data say about the filling: the observed entries' median, and their Gaussian."""
-        self.median.fill_(median)
+        known = values[:_SAMPLE][observed[:_SAMPLE]]
+        self.median.fill_(float(known.median()) if len(known) else 0.0)
         if self.regressed and gaussian is not None:
             self.center.copy_(gaussian.mean.view_as(self.center))
             self.spread.copy_(gaussian.covariance.diagonal().mean().sqrt())
@@ -122,10 +124,6 @@ class Amortised(Posterior):
         return batch.filled(guess.view_as(known) + self.center)
 
     def predict(self, batch: Incomplete) -> Tensor:
-        """The network's own completion (B, …), observed entries as they are: a point estimate, without the flow.
-
-        Raises `InputError` if it has none (`predicts`).
-        """
         if not self.predicts:
             raise InputError("this inference network was taught on complete data and predicts latents alone")
         filled, features = self._features(batch)

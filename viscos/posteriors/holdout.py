@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
-from viscos.posteriors.amortised import Amortised
+from viscos.posteriors.posterior import Posterior
 
 
 def hold_out(batch: Incomplete, share: float, generator: torch.Generator) -> Incomplete:
@@ -21,7 +21,7 @@ def hold_out(batch: Incomplete, share: float, generator: torch.Generator) -> Inc
     return Incomplete(batch.values.masked_fill(~observed, float("nan")), observed, batch.index, batch.label)
 
 
-def holdout_errors(network: Amortised, batch: Incomplete, sparser: Incomplete) -> tuple[Tensor, Tensor]:
+def holdout_errors(network: Posterior, batch: Incomplete, sparser: Incomplete) -> tuple[Tensor, Tensor]:
     """The sum of squared errors (a number) at the entries that `batch` observes and `sparser`, made of it, hides.
 
     And the predicted completion of `sparser` (B, …), without a gradient.

@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.flows.bijection import Flow
+from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
 
 
 class Posterior(nn.Module):
     """q(x^H | y^O) for a batch of incomplete observations."""
 
+    held_out: float = 0.0
+    """Share of the observed entries from which it learns to predict, see `viscos.posteriors.holdout`."""
+    regressed: bool = False
+    """Whether it learns from pairs of observations and latents (`teach`), and serves without a fit."""
+
     def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
         """The distribution for each item of `batch`."""
         raise NotImplementedError
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raises `InputError` unless the posterior is for items of `shape`."""
+
+    def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian | None) -> None:
+        """Takes over what training data (N, …), of which only observed entries count, say before it is trained."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has a completion of its own."""
+        return False
+
+    def predict(self, batch: Incomplete) -> Tensor:
+        """Its own completion (B, …), observed entries as they are: a point estimate, without the flow.
+
+        Raises `InputError` if it has none (`predicts`).
+        """
+        raise InputError("this posterior has no prediction of its own; take the mean of its draws")
+
+    def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:
+        """−log q(x^H | y^O) of `latents` (B, …) in nats, summed over the items: a loss for the posterior.
+
+        Over pairs of observations and latents it is the forward divergence but for a constant, as in the wake–sleep
+        algorithm (Hinton et al., 1995).
+        """
+        return -self(batch, flow).log_prob(latents[None])[0].sum()
+
+
+class InferenceNetwork(Posterior):
+    """One posterior for all items of a shape, read off the observation by a network that is trained with the flow."""
+
+    shape: torch.Size
+    """Of an item."""
+
+    def check(self, shape: Sequence[int]) -> None:
+        if torch.Size(shape) != self.shape:
+            raise InputError(f"the inference network is for items {tuple(self.shape)}, got {tuple(shape)}")
 
 
 class PerItem(Posterior):

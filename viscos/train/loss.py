@@ -14,7 +14,6 @@ from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators
 from viscos.inference import Objective
 from viscos.logdet import LogDetEstimator
-from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import holdout_errors
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
@@ -103,7 +102,7 @@ class Loss(nn.Module):
         return part.weight * loss, lambda: figures | solver()
 
     def _held_out(self, part: HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
-        assert isinstance(self.model.posterior, Amortised)
+        assert self.model.posterior is not None
         squares, completed = holdout_errors(self.model.posterior, part.batch, part.sparser)
         errors, label = float(squares.detach()), part.batch.label
         loss = part.scale * squares / max(part.errors or errors, 1e-30)
@@ -118,10 +117,8 @@ class Loss(nn.Module):
         return loss, lambda: figures
 
     def _regression(self, part: Pairs) -> tuple[Tensor, Callable[[], Figures]]:
-        """−log q(x^H | y^O): over pairs, the forward divergence but for a constant, as in wake–sleep (Hinton, 1995)."""
         assert self.model.posterior is not None
-        q = self.model.posterior(part.batch, self.model.flow)
-        loss = -q.log_prob(part.latents[None])[0].sum()
+        loss = self.model.posterior.teach(part.batch, part.latents, self.model.flow)
         value = float(loss.detach())
         return part.weight * loss, lambda: {"nll": value}
 

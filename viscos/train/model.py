@@ -12,7 +12,7 @@ from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.flows import Affine, Composed, Whitening
 from viscos.linear.gaussian import Gaussian
-from viscos.posteriors import Amortised, Posterior
+from viscos.posteriors import Posterior
 from viscos.train.classifier import Classifier, CompletionClassifier, make_classifier
 
 
@@ -36,9 +36,8 @@ class Model(nn.Module):
         elif isinstance(first, Affine) and not first.shift.requires_grad:
             deviation = gaussian.covariance.diagonal().sqrt()
             first.set_moments(gaussian.mean.view_as(first.shift), deviation.view_as(first.shift))
-        if isinstance(self.posterior, Amortised):
-            known = values[:sample][observed[:sample]]
-            self.posterior.prepare(float(known.median()) if len(known) else 0.0, gaussian)
+        if self.posterior is not None:
+            self.posterior.prepare(values, observed, gaussian)
         noise = torch.randn(min(sample, len(values)), len(gaussian.mean), generator=torch.Generator().manual_seed(0))
         rows = slice(0, len(noise))
         complete = gaussian.conditional_sample(values[rows], observed[rows], noise.to(values.device))
@@ -47,7 +46,7 @@ class Model(nn.Module):
     @property
     def holds_out(self) -> bool:
         """Whether held-out entries teach the inference network."""
-        return isinstance(self.posterior, Amortised) and self.posterior.held_out > 0
+        return self.posterior is not None and self.posterior.held_out > 0
 
     @property
     def classifies_predictions(self) -> bool:

@@ -16,7 +16,6 @@ from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.masks import any_masks
 from viscos.inference import Objective, impute
-from viscos.posteriors import Amortised
 from viscos.train.devices import Devices
 from viscos.train.loss import Figures, Pairs
 from viscos.train.model import Model
@@ -200,7 +199,7 @@ class PhasedTrainer(Trainer):
         for part in torch.arange(len(needed)).split(_ROWS):
             if not bool(needed[part].any()):
                 continue
-            assert isinstance(network, Amortised)
+            assert network is not None
             batch, left = self.data.batch(part), needed[part]
             predicted = network.predict(batch.to(self.devices.device)).to(batch.values.device)
             completed = torch.where(batch.observed, batch.values, self._sane(predicted))

@@ -18,7 +18,6 @@ from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.flows import Composed
 from viscos.inference import Objective
 from viscos.logdet import Auto
-from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
@@ -195,7 +194,7 @@ class Trainer:
         Returns that, and the figures of a classifier that sees what is predicted, over this process's items.
         """
         network = self.model.posterior
-        assert isinstance(network, Amortised)
+        assert network is not None
         sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step))
         count = int((batch.observed & sparser.hidden).sum())
         if not count:
