@@ -36,8 +36,8 @@ def iresnet(
     undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is
     dense.
     `start` is the first layer (see `viscos.flows.start`). `coefficient` bounds the norm of every linear map. With
-    `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's appendix):
-    its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
+    `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's appendix
+    D): its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
     """
     shape, series = tuple(shape), series or Series()
     _check(shape, blocks, channels, activation, coefficient, first_squeeze)

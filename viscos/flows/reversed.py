@@ -1,4 +1,4 @@
-"""Residual layers turned round, and implicit flows made of them (Lu et al., 2021; the paper's appendix)."""
+"""Residual layers turned round, and implicit flows made of them (Lu et al., 2021; the paper's appendix D)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound of equation 5, its gradient, and its value."""
+"""The bound of the paper's equation 7, its gradient (Algorithm 2), and its value."""
 
 from __future__ import annotations
 
@@ -64,6 +64,32 @@ class Objective:
     path_gradient: bool = True
     """Leave the score of q out of the gradient: no bias, and no variance where q is exact."""
 
+    # The bound is the mean over ε of w at x^H = μ + L ε, where μ and L come from the parameters θ of q, and
+    #
+    #     w = log p₀(x^H) − log q(x^H; θ) + ℓ(y; φ),    ℓ = log p₀(x^O) − log|det J^OO|,    x^O = g^O(y; φ),
+    #
+    # with φ the parameters of the flow. Four things make the gradient of one draw:
+    #
+    # 1. An implicit layer. y^O is given, and y^H moves with x^H and φ so that g^H(y^H; y^O, φ) = x^H stays true:
+    #
+    #        G^HH dy^H = dx^H − (∂g^H/∂φ) dφ.
+    #
+    #    So with a = ∂ℓ/∂y^H and (G^HH)ᵀ λ = a,
+    #
+    #        dℓ = λᵀ dx^H + (∂ℓ/∂φ − λᵀ ∂g^H/∂φ) dφ,
+    #
+    #    and one transposed solve serves the posterior and the flow (`_attach`; `implicit` has the rule).
+    #
+    # 2. A surrogate for log|det J^OO|, whose value is not known: its gradient by y^H and φ is right in expectation over
+    #    the probes, which do not depend on ε (`lad`). The x that comes with it carries log p₀(x^O).
+    #
+    # 3. A path gradient. log q depends on θ through x^H and directly. The direct part, the score, has mean zero, and
+    #    where q is exact w is log p(y^O) for every x^H, so that without the score the gradient by θ is zero for every
+    #    draw, but for the noise of the probes ("sticking the landing", `LatentGaussian.log_prob_path`).
+    #
+    # 4. Stand-ins. An item whose solve failed has no y^H, and ∂g/∂φ at what the solver left may be NaN, of which a
+    #    weight of zero makes NaN again. Its row is computed at a solved item, then given the weight of zero; an item
+    #    whose probes failed has the weight of zero too (`_stand_ins`, `BlockSolver.ok`).
     def step(
         self,
         flow: Flow,

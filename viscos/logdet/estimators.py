@@ -3,8 +3,8 @@
 Each gives a *surrogate*: a number for each item whose gradient is, in expectation, the wanted one. Only `Exact` gives a
 surrogate whose value means anything; values are the business of `viscos.linear.logabsdet`.
 
-With J = G⁻¹ and the Schur identity log|det J^OO| = log|det G^HH| − log|det G| there are two ways to probe. Both are
-E[uᵀ (∇G) v] with u and v held fixed, so both cost one differentiable pass with a tangent.
+With J = G⁻¹ and the Schur identity log|det J^OO| = log|det G^HH| − log|det G| (the paper's equation 3) there are two
+ways to probe. Both are E[uᵀ (∇G) v] with u and v held fixed, so both cost one differentiable pass with a tangent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class CLADE:
-    """The corrected estimator: ∇ log|det G^HH| by probes on H, minus the flow's own ∇ log|det G| (equation 7).
+    """The corrected estimator: ∇ log|det G^HH| by probes on H, minus the flow's own ∇ log|det G| (equation 9).
 
     With a probe v on H and (G^HH)ᵀ u = v, ∇ log|det G^HH| = E[uᵀ (∇G) v].
     """
@@ -68,7 +68,7 @@ class CLADE:
 
 @dataclass(frozen=True)
 class NLADE:
-    """The natural estimator: ∇ log|det J^OO| = −tr[(J^OO)⁻¹ m^OO(J (∇G) J)], by probes on O (equation 6).
+    """The natural estimator: ∇ log|det J^OO| = −tr[(J^OO)⁻¹ m^OO(J (∇G) J)], by probes on O (equation 8).
 
     The paper's equation lacks the minus sign: ∇(G⁻¹) = −G⁻¹ (∇G) G⁻¹. For a probe v on O, with v padded by zeros,
 

@@ -91,7 +91,7 @@ class DiagonalGaussian(LatentGaussian):
 
 @dataclass(frozen=True)
 class HouseholderGaussian(DiagonalGaussian):
-    """L = H₁ … Hₙ diag(σ), with reflections Hᵢ = I − 2 vvᵀ/vᵀv (Tomczak and Welling, 2016; the paper's equation 31)."""
+    """L = H₁ … Hₙ diag(σ), with reflections Hᵢ = I − 2 vvᵀ/vᵀv (Tomczak and Welling, 2016; the paper's equation 13)."""
 
     vectors: Tensor
     """v (B, n, …)."""

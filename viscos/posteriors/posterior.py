@@ -112,7 +112,7 @@ class Diagonal(PerItem):
 
 
 class Householder(Diagonal):
-    """A Gaussian turned by Householder reflections for each item (the paper's post-training posterior)."""
+    """A Gaussian turned by Householder reflections for each item (the paper's post-training posterior, appendix C)."""
 
     def __init__(self, like: Tensor, reflections: int = 50) -> None:
         super().__init__(like)

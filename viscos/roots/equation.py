@@ -2,8 +2,8 @@
 
 Given y^O and x^H, find the completion:
 
-    (G)  g^H(y^H; y^O) = x^H    unknown y^H, Jacobian G^HH        `LatentEquation`
-    (F)  f^O(x^O; x^H) = y^O    unknown x^O, Jacobian J^OO        `DataEquation`
+    (G)  g^H(y^H; y^O) = x^H    unknown y^H, Jacobian G^HH, the paper's equation 4, `LatentEquation`
+    (F)  f^O(x^O; x^H) = y^O    unknown x^O, Jacobian J^OO, the paper's equation 5, `DataEquation`
 
 Unknowns are tensors of the shape of the data, zero outside their set, so that items with different masks share a batch.
 """
@@ -156,7 +156,7 @@ class DataEquation:
         return replace(found, evaluations=found.evaluations + inverse.evaluations + extra)
 
     def _schur(self, G: LinearOperator, r: Tensor, solve: LinearSolver) -> Solution:
-        """(J^OO)⁻¹ r = G^OO r − G^OH (G^HH)⁻¹ G^HO r (section 3)."""
+        """(J^OO)⁻¹ r = G^OO r − G^OH (G^HH)⁻¹ G^HO r, the identity reciprocal to equation 2 (section 2.2)."""
         w = G.mv(torch.where(self.hidden, 0, r))
         inner = solve(Block(G, self.hidden), torch.where(self.hidden, w, 0))
         correction = G.mv(torch.where(self.hidden, inner.value, 0))

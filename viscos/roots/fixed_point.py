@@ -23,7 +23,11 @@ class _State:
 
 @dataclass(frozen=True)
 class AlternatingFixedPoint:
-    """Algorithm 1 of the paper (section 2.1), with its schedule α = β = 0.5 · 0.95^k (section 3).
+    """Algorithm 1 of the paper (section 2.2), with its schedule α = β = 0.5 · 0.95^k (section 3).
+
+    The paper's Theorem 1: it converges to the unique solution for any α and β in (0, 1] if L_a L_b < 1, the product of
+    the global Lipschitz constants of f^H in x^O and of g^O in y^H, a contraction. Nothing holds a trained flow to that,
+    so items may fail here.
 
     Two departures. ỹ^H, which the algorithm uses before setting it, starts at y^H. And the iteration stops on the
     residual of the equation: the damping shrinks every step, so a small step says nothing about convergence.
