@@ -30,7 +30,7 @@ Parts = tuple[Callable[[Tensor], None], Callable[[Tensor], Tensor], Callable[[Te
 def ours() -> Parts:
     """A step of training, the inverse, and the forward pass."""
     from viscos.flows import Composed, Residual, Series
-    from viscos.flows.residual import conv_branch
+    from viscos.flows.layers.residual import conv_branch
 
     branches = [conv_branch(SHAPE[0], HIDDEN, SHAPE[1:], "lipswish", COEFFICIENT) for _ in range(BLOCKS)]
     flow = Composed([Residual(branch, Series(terms=TERMS)) for branch in branches], SHAPE)

@@ -40,7 +40,7 @@ REFUSED = {
     "viscos.data.masks.np": "can be made",
     "viscos.data.masks.Path": "can be made",
     "viscos.data.masks.SIDES": "can be made",
-    "viscos.flows.residual": "can be made",
+    "viscos.flows.layers.residual": "can be made",
 }
 
 

@@ -17,9 +17,9 @@ from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
 from viscos.core.solution import Status
 from viscos.flows import continuous
-from viscos.flows.continuous import METHODS, Continuous, Step
+from viscos.flows.families.continuous.flow import METHODS, Continuous, Step
+from viscos.flows.families.continuous.velocity import UNetVelocity, Velocity
 from viscos.flows.layer import Layer
-from viscos.flows.networks import UNetVelocity, Velocity
 from viscos.inference import impute
 from viscos.linear import dense
 from viscos.linear.gaussian import Gaussian

@@ -28,7 +28,7 @@ from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import item_max
 from viscos.flows import Affine, Composed, Flow, Residual, Reversed, Series, Squeeze, Whitening, iresnet
-from viscos.flows.series import rademacher
+from viscos.flows.layers.series import rademacher
 from viscos.flows.skeleton import DenseSkeleton, estimated_skeleton
 from viscos.linear import Block, Chain, Diagonal, Matrix, dense
 from viscos.linear.gaussian import Gaussian
@@ -212,7 +212,7 @@ def test_all_basis_probes_give_the_series_itself(monkeypatch):
     H = normal(2, d, d, seed=1)
     H = 0.6 * H / torch.linalg.matrix_norm(H, ord=2)[:, None, None]
     basis = iter(torch.eye(d, dtype=F64) * d**0.5)
-    monkeypatch.setattr("viscos.flows.series.rademacher", lambda like, g: next(basis).expand_as(like))
+    monkeypatch.setattr("viscos.flows.layers.series.rademacher", lambda like, g: next(basis).expand_as(like))
     value = Series(terms=120, count=d).value(Matrix(H), normal(2, d), generator(0))
     assert torch.allclose(value, torch.linalg.slogdet(torch.eye(d, dtype=F64) + H)[1], atol=1e-12)
 

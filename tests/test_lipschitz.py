@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from problems import ARCHITECTURES, F64, normal, residual_flow
 
 from viscos.flows import iresnet
-from viscos.flows import lipschitz as module
-from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
+from viscos.flows.layers import lipschitz as module
+from viscos.flows.layers.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import viscos
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.flows import Composed, Coupling
-from viscos.flows.coupling import Mix
+from viscos.flows.layers.coupling import Mix
 from viscos.inference.partition import (
     Repartitioned,
     _volume_rows,

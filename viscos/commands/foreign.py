@@ -24,7 +24,7 @@ from viscos.core.errors import InputError
 from viscos.data.sources.array import IMAGES, find, read_arrays
 from viscos.data.sources.table import ARRAYS, TABLES, header
 from viscos.flows import Composed, wrap
-from viscos.flows.foreign import Foreign
+from viscos.flows.foreign.foreign import Foreign
 from viscos.runs.trained import Trained
 from viscos.train.model import Model
 

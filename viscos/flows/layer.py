@@ -18,7 +18,7 @@ from viscos.linear import Diagonal, Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, anderson
 
 if TYPE_CHECKING:
-    from viscos.flows.residual import Branch
+    from viscos.flows.layers.residual import Branch
 
 _PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
 

@@ -7,7 +7,7 @@ With A = A_K … A₁ and H the mask, (A^HH)ᵀ λ = a is, for multipliers μ₁
 and λ = μ_K^H. Where each Aₖ is near the identity the whole is near two sums along k, one on H and one on O, and GMRES
 with these as its preconditioner takes half the products that it takes on A^HH itself, whose preconditioner knows the
 two ends alone. One product with the lifted system costs one with Aᵀ. It is the linear counterpart of the path solver
-(`viscos.roots.path`), and like it related to multiple shooting.
+(`viscos.roots.methods.path`), and like it related to multiple shooting.
 """
 
 from __future__ import annotations

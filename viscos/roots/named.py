@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from viscos.linear import GMRES
-from viscos.roots.anderson import Anderson
-from viscos.roots.fallback import ByFlow, Fallback, OnData
-from viscos.roots.fixed_point import AlternatingFixedPoint
-from viscos.roots.newton_krylov import NewtonKrylov
-from viscos.roots.path import Path
+from viscos.roots.methods.anderson import Anderson
+from viscos.roots.methods.fallback import ByFlow, Fallback, OnData
+from viscos.roots.methods.fixed_point import AlternatingFixedPoint
+from viscos.roots.methods.newton_krylov import NewtonKrylov
+from viscos.roots.methods.path import Path
 
 
 def auto(tolerance: float = 1e-3, budget: float = 60, memory: int = 8, newton_budget: float = 500) -> ByFlow:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
-from viscos.flows.lowrank import LowRankLayer, monotone_root, stack
+from viscos.flows.layers.lowrank import LowRankLayer, monotone_root, stack
 
 
 class Planar(LowRankLayer):
@@ -48,6 +48,6 @@ class Planar(LowRankLayer):
 
 
 def planar(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Composed:
-    """A stack of planar layers for items of any `shape`, behind a first layer (see `viscos.flows.start`)."""
+    """A stack of planar layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
     d = torch.Size(shape).numel()
     return stack([Planar(d) for _ in range(layers)], shape, start)

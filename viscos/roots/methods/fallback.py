@@ -10,7 +10,7 @@ from torch import Tensor
 
 from viscos.core.solution import Solution, Status
 from viscos.roots.equation import DataEquation, LatentEquation
-from viscos.roots.newton_krylov import NewtonKrylov
+from viscos.roots.methods.newton_krylov import NewtonKrylov
 
 
 class RootFinder(Protocol):

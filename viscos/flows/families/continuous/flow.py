@@ -14,11 +14,11 @@ from viscos.core.errors import InputError
 from viscos.core.rng import Generators, standard_normal, uniform
 from viscos.core.solution import Solution, item_max, per_item
 from viscos.flows.composed import Composed
+from viscos.flows.families.continuous.runge_kutta import METHODS, RungeKutta
+from viscos.flows.families.continuous.velocity import Velocity, velocity
 from viscos.flows.layer import Layer
-from viscos.flows.networks import Velocity, velocity
-from viscos.flows.runge_kutta import METHODS, RungeKutta
-from viscos.flows.series import Series
-from viscos.flows.start import first_layers
+from viscos.flows.layers.series import Series
+from viscos.flows.layers.start import first_layers
 from viscos.linear import IdentityPlus, LinearOperator, exact_value, lanczos_value
 from viscos.roots import anderson
 from viscos.roots.equation import LinearSolver

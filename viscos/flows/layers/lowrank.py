@@ -11,7 +11,7 @@ from viscos.core.errors import InputError
 from viscos.core.rng import Generators
 from viscos.flows.composed import Composed
 from viscos.flows.layer import Closed, Layer
-from viscos.flows.start import first_layers
+from viscos.flows.layers.start import first_layers
 from viscos.linear import LinearOperator, LowRank
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
-from viscos.flows.lowrank import LowRankLayer, stack
+from viscos.flows.layers.lowrank import LowRankLayer, stack
 
 
 class Radial(LowRankLayer):
@@ -52,6 +52,6 @@ class Radial(LowRankLayer):
 
 
 def radial(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Composed:
-    """A stack of radial layers for items of any `shape`, behind a first layer (see `viscos.flows.start`)."""
+    """A stack of radial layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
     d = torch.Size(shape).numel()
     return stack([Radial(d) for _ in range(layers)], shape, start)

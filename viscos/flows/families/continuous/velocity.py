@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viscos.flows.lipschitz import Convolution, silu_tangent
+from viscos.flows.layers.lipschitz import Convolution, silu_tangent
 from viscos.linear import Jacobian, LinearOperator
 
 _FREQUENCIES = 8

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from viscos.core.errors import InputError
 from viscos.flows.composed import Composed
-from viscos.flows.image import Squeeze
 from viscos.flows.layer import Affine, Layer
-from viscos.flows.lipschitz import ACTIVATIONS
-from viscos.flows.residual import Branch, Residual, conv_branch, dense_branch
-from viscos.flows.reversed import Reversed
-from viscos.flows.series import Series
-from viscos.flows.start import first_layers
+from viscos.flows.layers.lipschitz import ACTIVATIONS
+from viscos.flows.layers.residual import Branch, Residual, conv_branch, dense_branch
+from viscos.flows.layers.reversed import Reversed
+from viscos.flows.layers.series import Series
+from viscos.flows.layers.squeeze import Squeeze
+from viscos.flows.layers.start import first_layers
 
 
 def iresnet(
@@ -35,9 +35,9 @@ def iresnet(
     followed by ActNorm) at each scale, a squeeze between scales (and before the first one with `first_squeeze`), all
     undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is
     dense.
-    `start` is the first layer (see `viscos.flows.start`). `coefficient` bounds the norm of every linear map. With
-    `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's appendix
-    D): its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
+    `start` is the first layer (see `viscos.flows.layers.start`). `coefficient` bounds the norm of every linear map.
+    With `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's
+    appendix D): its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
     """
     shape, series = tuple(shape), series or Series()
     _check(shape, blocks, channels, activation, coefficient, first_squeeze)

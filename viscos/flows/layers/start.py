@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from viscos.core.errors import InputError
 from viscos.flows.layer import Affine, Layer
-from viscos.flows.whitening import Whitening
+from viscos.flows.layers.whitening import Whitening
 
 STARTS = ("gaussian", "standardise", "none")
 

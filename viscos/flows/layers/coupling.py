@@ -16,11 +16,11 @@ from viscos.core.errors import InputError
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
 from viscos.flows.composed import Composed
-from viscos.flows.image import Squeeze
 from viscos.flows.layer import Affine, Closed, Layer
-from viscos.flows.lipschitz import Convolution, Dense
-from viscos.flows.residual import Branch, BranchJacobian
-from viscos.flows.start import first_layers
+from viscos.flows.layers.lipschitz import Convolution, Dense
+from viscos.flows.layers.residual import Branch, BranchJacobian
+from viscos.flows.layers.squeeze import Squeeze
+from viscos.flows.layers.start import first_layers
 from viscos.linear import LinearOperator
 
 _STEEPEST = 2.0  # largest log-scale of one coupling: scales from 0.14 to 7.4, so that no inverse overflows
@@ -220,7 +220,7 @@ def realnvp(
 
     For images (C, H, W) `blocks` couplings at each scale: on checkerboards at the first one, on halves of the channels
     after each squeeze. For vectors (d,) the halves are the even and the odd entries. `channels` is the width of the
-    conditioners, `start` the first layer (see `viscos.flows.start`).
+    conditioners, `start` the first layer (see `viscos.flows.layers.start`).
     """
 
     def layers(size: tuple[int, ...], scale: int, k: int) -> list[Layer]:

@@ -23,9 +23,9 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution, Status, item_max, per_item
 from viscos.linear import LinearOperator
-from viscos.roots.anderson import Anderson, History
 from viscos.roots.equation import LatentEquation
 from viscos.roots.links import Link, Links
+from viscos.roots.methods.anderson import Anderson, History
 
 _MORE = 16
 """Evaluations that an item gets whose path was solved to less than its completion needs."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from viscos.core.errors import InputError
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows.bijection import Flow, written_out
-from viscos.flows.examine import examine, sampled
-from viscos.flows.libraries import Source, location_and_scale, source_of
+from viscos.flows.foreign.examine import examine, sampled
+from viscos.flows.foreign.libraries import Source, location_and_scale, source_of
 from viscos.roots import LatentEquation, RootFinder, anderson
 
 

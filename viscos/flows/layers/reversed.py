@@ -8,7 +8,7 @@ from torch import Tensor
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
 from viscos.flows.layer import Layer
-from viscos.flows.residual import Branch, Residual
+from viscos.flows.layers.residual import Branch, Residual
 from viscos.linear import LinearOperator
 from viscos.roots import implicit
 

@@ -14,8 +14,8 @@ from viscos.core.iterate import iterate
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution, item_max
 from viscos.flows.layer import Layer
-from viscos.flows.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
-from viscos.flows.series import Series
+from viscos.flows.layers.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
+from viscos.flows.layers.series import Series
 from viscos.linear import IdentityPlus, Inverse, LinearOperator, Neumann
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.solution import item_dot
-from viscos.flows.libraries import location_and_scale
+from viscos.flows.foreign.libraries import location_and_scale
 from viscos.linear import Jacobian, dense
 
 if TYPE_CHECKING:
-    from viscos.flows.foreign import Foreign
+    from viscos.flows.foreign.foreign import Foreign
 
 DENSE_BELOW = 64
 """Entries of an item up to which the dense Jacobian is written out."""

@@ -1,0 +1,1 @@
+"""Flows by name: what makes each, from the shape of an item."""

@@ -1,0 +1,1 @@
+"""Flows that were trained with another library, as flows of viscos."""

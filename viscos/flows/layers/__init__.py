@@ -1,0 +1,1 @@
+"""Bijections that flows are made of, one subject each."""
