@@ -45,7 +45,7 @@ def test_a_wheel_holds_every_yaml_and_every_module(tmp_path):
     names = set(zipfile.ZipFile(wheel).namelist())
     configs = {f"viscos/{path.relative_to(source)}" for path in (source / "configs").rglob("*.yaml")}
     modules = {str(path.relative_to(source)) for path in (source / "viscos").rglob("*.py")}
-    assert configs and configs | modules | {"viscos/metrics/mnist_extractor.pt"} <= names
+    assert configs and configs | modules | {"viscos/metrics/mnist_extractor.pt", "viscos/py.typed"} <= names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"viscos", f"viscos-{__version__}.dist-info"}, "no tests, no top-level configs"
     assert any(name.endswith("licenses/LICENSE") or name.endswith("/LICENSE") for name in names)

@@ -1,14 +1,34 @@
-"""The Python of the README runs."""
+"""The README and the pages: their Python runs, and what they name is there."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+import types
+from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from test_layers import ORDER
 
+import viscos
+from viscos.cli import main
+from viscos.core.build import build
+
+ROOT = Path(__file__).parents[1]
 LIBRARIES = ("normflows", "nflows", "zuko")
-README = Path(__file__).parents[1] / "README.md"
+PAGES = [path for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if path.is_file()]
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in PAGES}
+
+pytestmark = pytest.mark.skipif("index.md" not in TEXTS, reason="the README and the pages are not beside the tests")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.S)
 
 
 def needed(block: str) -> list[str]:
@@ -16,41 +36,55 @@ def needed(block: str) -> list[str]:
     return [name for name in LIBRARIES if re.search(rf"^import .*\b{name}\b", block, flags=re.M)]
 
 
-@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
-def test_python_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
-    assert len(blocks) >= 2
+def with_blocks(language: str) -> list[str]:
+    """The pages with a code block in a language."""
+    return [name for name, text in TEXTS.items() if blocks(text, language)]
+
+
+@cache
+def ran(page: str) -> dict[str, object]:
+    """What the Python of a page leaves behind, its blocks one after the other."""
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in blocks(TEXTS[page], "python"):
         if not needed(block):
             exec(block, names)
-    draws, y, observed = names["draws"], names["y"], names["observed"]
+    return names
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python_examples_run(page: str) -> None:
+    ran(page)
+
+
+@pytest.mark.parametrize("page", [page for page in ("README.md", "index.md") if page in TEXTS])
+def test_draws_keep_what_is_observed(page: str) -> None:
+    draws, y, observed = (ran(page)[name] for name in ("draws", "y", "observed"))
     assert draws.shape == (16, 3, 1, 8, 8)
     assert (draws[:, observed] == y[observed]).all()
-    import torch
 
-    own = names["Stretch"]()
+
+@pytest.mark.parametrize("library", ["normflows", "zuko"])
+def test_examples_with_other_libraries_run(library: str) -> None:
+    pytest.importorskip(library)
+    (block,) = (block for text in TEXTS.values() for block in blocks(text, "python") if library in needed(block))
+    names: dict[str, object] = {}
+    exec(block, names)
+    draws, y, observed = names["draws"], names["y"], names["observed"]
+    assert (draws[..., observed] == y[:, observed]).all() and draws.isfinite().all()
+
+
+def test_a_flow_of_ones_own_can_be_inverted() -> None:
+    own = ran("index.md")["Stretch"]()
     found = own.to_data(own.to_latent(torch.zeros(2, 4) + 0.5))
     assert found.converged.all()
     torch.testing.assert_close(found.value, torch.full((2, 4), 0.5), atol=1e-4, rtol=0)
 
 
-@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
 def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
-    """From its one file and its YAML, as they stand in the README."""
-    import sys
-    import types
-
-    import torch
-    import yaml
-
-    import viscos
-    from viscos.core.build import build
-
-    text = README.read_text(encoding="utf-8")
-    (code,) = (b for b in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "class Ripple" in b)
-    (settings,) = (yaml.safe_load(b) for b in re.findall(r"```yaml\n(.*?)```", text, flags=re.S))
-    module = types.ModuleType("viscos.flows.ripple")
+    """From its one file and its YAML, as they stand in the page on flows."""
+    (code,) = (block for block in blocks(TEXTS["flows.md"], "python") if "class Ripple" in block)
+    (settings,) = (yaml.safe_load(block) for block in blocks(TEXTS["flows.md"], "yaml"))
+    module = types.ModuleType("viscos.flows.families.ripple")
     exec(code, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     flow = build(settings, (5,)).double()
@@ -67,16 +101,48 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
     assert done.ok.all() and (done.draws[..., observed] == y[:, observed]).all()
 
 
-@pytest.mark.skipif(not README.is_file(), reason="the README is not beside the tests")
-@pytest.mark.parametrize("library", ["normflows", "zuko"])
-def test_examples_with_other_libraries_run(library: str) -> None:
-    pytest.importorskip(library)
-    (block,) = (
-        b
-        for b in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
-        if library in needed(b)
-    )
-    names: dict[str, object] = {}
-    exec(block, names)
-    draws, y, observed = names["draws"], names["y"], names["observed"]
-    assert (draws[..., observed] == y[:, observed]).all() and draws.isfinite().all()
+@pytest.mark.parametrize("page", TEXTS)
+def test_files_that_are_named_exist(page: str) -> None:
+    named = set(re.findall(r"`((?:viscos|configs|scripts|tests)/[\w./]+)`", TEXTS[page]))
+    assert not {name for name in named if not (ROOT / name).exists()} - {
+        "viscos/flows/families/ripple.py",
+        "configs/flow/ripple.yaml",
+    }
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    folder = next(path.parent for path in PAGES if path.name == page)
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", TEXTS[page])
+    assert not [link for link in links if link and not (folder / link).exists()]
+
+
+def commands() -> set[tuple[str, ...]]:
+    """The commands of every page, without what only a shell, a sweep or an earlier run could make sense of."""
+    found = set()
+    for line in re.findall(
+        r"^viscos .*", "\n".join(block for text in TEXTS.values() for block in blocks(text, "bash")), re.M
+    ):
+        line = re.sub("<[^>]*>|…", "RUN", re.sub(r"\s+#.*", "", line))
+        words = [re.sub(r"^(\w+=[^,\[]*),.*", r"\1", word) for word in shlex.split(line)[1:]]
+        found.add(tuple(word for word in words if not word.startswith(("--multirun", "hydra", "resume"))))
+    return {words for words in found if not words[0].startswith("-")}
+
+
+def test_commands_compose(capsys) -> None:
+    """Each command is there, with its settings and choices: `--cfg job` composes it and runs nothing."""
+    assert len(commands()) > 40
+    refused = [words for words in sorted(commands()) if main([*words, "--cfg", "job"])]
+    assert not refused, capsys.readouterr().err
+
+
+def test_every_package_has_its_subject_said() -> None:
+    """In the order in which packages may know each other."""
+    told = re.findall(r"^\| `(\w+)` \|", TEXTS["contributing.md"], flags=re.M)
+    assert [*told, "__main__"] == ORDER
+
+
+def test_the_readme_is_short_and_says_how_to_test() -> None:
+    lines = TEXTS["README.md"].splitlines()
+    assert len(lines) <= 150
+    assert "Tests: `pip install '.[test]' && pytest`." in lines

@@ -399,14 +399,16 @@ def test_flows_under_different_masks_do_not_compare(capsys):
     assert "disagree about the test masks of missing=0.5 seed=0" in one_line(capsys, "runs=runs")
 
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 REFERENCE = Path(__file__).parents[1] / "outputs" / "reference" / "mnist_tables"
 
 
-@pytest.mark.skipif(not REFERENCE.parent.is_dir(), reason="the reference records are not beside the tests")
-def test_the_tables_of_the_readme_are_those_of_the_reference_records(capsys):
-    """Both are there or neither: figures cannot stand in the README without the records behind them."""
-    marked = README.read_text(encoding="utf-8").split("<!-- viscos table runs=outputs/reference/mnist_tables -->\n")
+@pytest.mark.skipif(
+    not (REFERENCE.parent.is_dir() and PAGE.is_file()), reason="the reference records are not beside the tests"
+)
+def test_the_tables_of_the_page_are_those_of_the_reference_records(capsys):
+    """Both are there or neither: figures cannot stand in the page without the records behind them."""
+    marked = PAGE.read_text(encoding="utf-8").split("<!-- viscos table runs=outputs/reference/mnist_tables -->\n")
     assert len(marked) in (1, 3) and (len(marked) == 3) == bool(list(REFERENCE.glob("*.json")))
     if len(marked) == 3:
         assert marked[1] == printed(capsys, f"runs={REFERENCE}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The runs behind the README's figures, in order. MNIST is looked for in VISCOS_DATA_DIR, else downloaded.
+# The runs behind the numbers of docs/measured.md, in order. MNIST is looked for in VISCOS_DATA_DIR, else downloaded.
 set -euo pipefail
 
 viscos train
