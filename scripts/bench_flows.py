@@ -11,7 +11,8 @@ import argparse
 
 import torch
 
-from viscos.commands.common import load_data, make_masks
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.masks import Masks
 from viscos.commands.timing import product_row, solver_row
 from viscos.inference.conditional import SOLVERS
 from viscos.inference.partition import maxvol
@@ -25,11 +26,11 @@ def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> 
     flow, name = trained.model.flow, str(trained.cfg["flow"]["_target_"]).rpartition(".")[2]
     if trained.cfg["flow"].get("implicit"):
         name = "implicit"
-    test = trained.standardised(load_data(trained.cfg["dataset"], "test", items))
+    test = trained.standardised(Dataset(trained.cfg["dataset"]).load("test", items))
     values, cells = test.values.nan_to_num(0), list[str]()
     for rate in rates:
         mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
-        observed = make_masks(mask, test, 0, "bench")
+        observed = Masks(mask, 0).of(test, "bench")
         ready = maxvol(flow, values, ~observed) if partition == "maxvol" else flow
         found = solver_row(ready, values, observed, SOLVERS[solver](), seed=0)
         shares = (100 * found["fallback"], 100 * (1 - found["converged"]))

@@ -18,7 +18,7 @@ from viscos.core import atomic
 from viscos.data.incomplete import epoch_order
 from viscos.data.sources.registry import Images, load
 from viscos.metrics.extractor import MnistNet
-from viscos.metrics.judge import Judge, Verdict
+from viscos.metrics.features import FeatureStatistics, Reference
 
 EPOCHS, BATCH, RATE, DECAY, DROPOUT, SEED = 10, 64, 1e-3, 0.05, 0.5, 0
 
@@ -29,10 +29,10 @@ def main(path: Path) -> None:
     train, test, net = load("mnist", "train"), load("mnist", "test"), MnistNet()
     fit(net, train)
     save(net, path)
-    verdict = Verdict(Judge(net.eval(), train))
+    seen = FeatureStatistics(Reference(net.eval(), train))
     for rows in torch.arange(len(test)).split(100):
-        verdict.update(test.values[rows], test.labels[rows])
-    print(f"{len(test)} test digits: accuracy {verdict.accuracy.value:.4f}, FID {verdict.fid_record()['value']:.4f}")
+        seen.update(test.values[rows], test.labels[rows])
+    print(f"{len(test)} test digits: accuracy {seen.accuracy.value:.4f}, FID {seen.fid_record()['value']:.4f}")
 
 
 def fit(net: MnistNet, train: Images) -> None:

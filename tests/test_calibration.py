@@ -19,11 +19,13 @@ from viscos.core.solution import Solution, Status
 from viscos.data.items import OWN, PIXELS
 from viscos.data.sources.registry import Images
 from viscos.data.vectors import Vectors
+from viscos.imputers import FlowImputer, GaussianImputer
+from viscos.imputers.gaussian import gaussian_draws
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
+from viscos.metrics import Coverage, EnergyAndSpread
 from viscos.metrics.calibration import Scores, first_of_pairs, varying
-from viscos.metrics.tally import Tally
-from viscos.scores import add_completions, gaussian_draws
+from viscos.metrics.metric import measured
 
 quick = settings(max_examples=25, deadline=None)
 NAN = float("nan")
@@ -309,11 +311,12 @@ def test_the_gaussian_is_calibrated_on_its_own_draws():
     gaussian = Gaussian(normal(d), mixing @ mixing.T)
     values, observed = normal(n, d, seed=2) @ mixing.T + gaussian.mean, normal(n, d, seed=3) > 0
     test = Vectors("v", values, None, 0)
-    tally, rows = Tally(test, "none"), torch.arange(n)
-    for part in rows.split(400):
-        draws = gaussian_draws(gaussian, incomplete(values[part], observed[part], part), 0, 20)
-        tally.update_draws("gaussian_draw", draws, ~observed[part], part)
-    record = tally.record()
+    metrics, imputer = (EnergyAndSpread(test), Coverage(test)), GaussianImputer(gaussian)
+    for part in torch.arange(n).split(400):
+        done = imputer.impute(incomplete(values[part], observed[part], part), 20, seed=0)
+        for metric in metrics:
+            metric.update(imputer, done, measured(test, part, observed[part]))
+    record = metrics[0].record() | metrics[1].record()
     coverage, ratio = record["coverage"]["gaussian_draw"], record["spread_skill"]["gaussian_draw"]
     assert abs(coverage["value"] - 0.9) < 4 * coverage["standard_error"] < 0.03 and coverage["nominal"] == 0.9
     assert abs(ratio["value"] - 1) < 4 * ratio["standard_error"] < 0.1
@@ -329,16 +332,18 @@ def test_draws_that_failed_among_pairs_are_left_out():
     ok[:3, 3] = False  # two are left of four that count
     draws = torch.where(ok.unsqueeze(-1), normal(8, 6, 4, seed=2), NAN)
     status = torch.where(ok, int(Status.CONVERGED), int(Status.STALLED)).flatten()
-    done = Completions(draws, draws, Solution(draws.flatten(0, 1), status, *torch.zeros(2, 48)))
-    tally = Tally(Vectors("v", values, None, 0), "none")
-    add_completions(tally, done, hidden, torch.arange(6))
-    row = tally.record()["energy"]["draw"]
+    done = Completions(draws, draws, Solution(draws.flatten(0, 1), status, *torch.zeros(2, 48)), paired=True)
+    test = Vectors("v", values, None, 0)
+    metric = EnergyAndSpread(test)
+    metric.update(FlowImputer, done, measured(test, torch.arange(6), ~hidden))
+    row = metric.record()["energy"]["draw"]
     assert row["failed_draws_left_out"] == 4 and row["failed_items_left_out"] == 0 and row["draws"] == 4
     each = energy_by_loops(draws[::2], values, hidden, ok[::2])
     assert row["value"] == pytest.approx(float(each.mean()))
 
 
 def test_one_draw_alone_has_no_scores():
-    tally = Tally(Vectors("v", normal(3, 2), None, 0), "none")
-    tally.update_draws("draw", normal(1, 3, 2), torch.ones(3, 2, dtype=torch.bool), torch.arange(3))
-    assert tally.record().keys() == {"rmse", "fid"}
+    test, draws = Vectors("v", normal(3, 2), None, 0), normal(1, 3, 2)
+    metric = EnergyAndSpread(test)
+    metric.update(FlowImputer, Completions.exact(draws, draws[0]), measured(test, torch.arange(3), draws[0] > 9))
+    assert metric.record() == {}

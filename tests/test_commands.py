@@ -190,7 +190,7 @@ def test_nothing_but_results_is_printed():
     assert re.fullmatch(r"measuring 8/8 in 0:00:\d\d  rmse \S+  failed 0", err[1])
     out = found.stdout.splitlines()
     assert re.fullmatch(r"32 items, 2 steps, [\d,]+ parameters; run folder /.*", out[0])
-    assert out[1] == "RMSE on hidden pixels, in [0, 1]:" and out[3].startswith("  posterior mean ")
+    assert out[1] == "RMSE on hidden pixels, in [0, 1]:" and out[3].startswith("  viscos, posterior mean ")
     assert out[9].startswith("scores of 19 independent draws of 8 items")
     assert out[13] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
     assert out[-1].startswith("figures in ") and len(out) == 18
@@ -376,7 +376,7 @@ def test_a_network_serves_masks_of_the_kind_that_it_was_taught_under(regressed, 
 
 
 def test_other_masks_than_a_network_was_taught_under_need_a_fit(regressed, capsys, monkeypatch):
-    monkeypatch.setattr("viscos.commands.choice.STEPS", 1)
+    monkeypatch.setattr("viscos.commands.assemble.choice.STEPS", 1)
     for words in (["missing=0.6"], ["mask=half"]):
         capsys.readouterr()
         record = figures(viscos("impute", f"checkpoint={regressed}", *words, "items=2", "draws=2", "threads=1"))
@@ -630,7 +630,7 @@ def test_first_iteration_against_last(lad, colour):
     trained = load_trained(colour)
     with np.load(folder / "completions.npz") as arrays:
         values, observed = (torch.from_numpy(arrays[name]) for name in ("values", "observed"))
-    wanted = trained.baseline.log_prob_observed(values.nan_to_num(0), observed).mean()
+    wanted = trained.gaussian.log_prob_observed(values.nan_to_num(0), observed).mean()
     assert record["bound"]["gaussian_log_prob"] == pytest.approx(float(wanted), rel=1e-6)
     with Image.open(folder / "draws.png") as picture:  # the original, the same masked, and six draws in one row
         assert picture.size == (8 * (48 + 2) + 2, 48 + 4)

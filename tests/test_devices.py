@@ -17,6 +17,7 @@ from test_train import PLAN, fresh, pictures, run, state
 
 import viscos.flows
 from viscos.cli import main
+from viscos.commands.assemble.machine import Machine
 from viscos.commands.launch import launch
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -156,6 +157,11 @@ USUAL = {
 }
 
 
+def both(settings):
+    """Settings, and the machine that they mean."""
+    return USUAL | settings, Machine.of(USUAL | settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -167,7 +173,7 @@ USUAL = {
 )
 def test_refusals(settings, says):
     with pytest.raises(InputError, match=re.escape(says)):
-        launch(lambda cfg, devices: pytest.fail("it must not start"), USUAL | settings)
+        launch(lambda cfg, devices: pytest.fail("it must not start"), *both(settings))
 
 
 def test_refusals_on_a_machine_with_one_gpu(monkeypatch):
@@ -175,14 +181,14 @@ def test_refusals_on_a_machine_with_one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for device, says in (("auto", "torch sees 1 GPU here"), ("cuda", "torch sees 1 GPU"), ("cuda:0", "is one device")):
         with pytest.raises(InputError, match=says):
-            launch(lambda cfg, devices: pytest.fail("it must not start"), USUAL | {"devices": 2, "device": device})
+            launch(lambda cfg, devices: pytest.fail("it must not start"), *both({"devices": 2, "device": device}))
 
 
 def test_fabric_is_asked_for_where_it_is_needed(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"devices=2 needs Lightning Fabric.*pip install 'viscos\[devices\]'"):
-        launch(lambda cfg, devices: pytest.fail("it must not start"), USUAL | {"devices": 2})
-    assert launch(lambda cfg, devices: {"rank": devices.global_rank}, USUAL) == {"rank": 0}
+        launch(lambda cfg, devices: pytest.fail("it must not start"), *both({"devices": 2}))
+    assert launch(lambda cfg, devices: {"rank": devices.global_rank}, *both({})) == {"rank": 0}
 
 
 def test_one_device_does_without_fabric():

@@ -15,11 +15,12 @@ from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
 from viscos.data.masks import mask_hash
 from viscos.data.sources.registry import Images
-from viscos.evaluate import Protocol, evaluate
+from viscos.evaluate import Protocol, evaluate, standard_metrics
 from viscos.flows import Affine, Composed
+from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
-from viscos.metrics.judge import Judge, Verdict
+from viscos.metrics.features import FeatureStatistics, Reference
 from viscos.roots import anderson
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model, build_model
@@ -48,13 +49,15 @@ TEST = pictures()
 OBSERVED = torch.rand(N, *SHAPE, generator=generator(0, "mask")) < 0.5
 GAUSSIAN = Gaussian.from_incomplete(pictures(200).values, torch.ones(200, *SHAPE, dtype=torch.bool), floor=0.01)
 
+OTHERS = (MeanImputer(GAUSSIAN.mean.view(SHAPE)), GaussianImputer(GAUSSIAN))
+
 
 @pytest.fixture(scope="module")
 def model():
     """A model that is not at its start."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = build_model(CFG, SHAPE, CLASSES, True)
+        model = build_model(CFG["flow"], CFG["posterior"], CFG["classifier"], SHAPE, CLASSES)
         model.prepare(TEST.values, OBSERVED, GAUSSIAN)
         with torch.no_grad():
             for p in model.parameters():
@@ -68,7 +71,7 @@ OBJECTIVE = Objective(anderson(1e-5))
 
 @pytest.fixture(scope="module")
 def measured(model):
-    return evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN)
+    return evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, others=OTHERS)
 
 
 def completions(model, objective=OBJECTIVE):
@@ -110,7 +113,7 @@ def test_what_the_record_says(measured):
     record, _ = measured
     assert record.keys() == {
         "items", "mask_hash", "missing", "draws", "rmse", "fid", "solver", "accuracy", "bound", "lipschitz",
-        "noise_taken_off_draws", "energy", "coverage", "spread_skill",
+        "noise_taken_off_draws", "labels", "energy", "coverage", "spread_skill",
     }  # fmt: skip
     assert record["items"] == N and record["draws"] == 4
     assert record["mask_hash"] == mask_hash(OBSERVED)
@@ -159,14 +162,14 @@ def test_the_coverage_is_of_as_many_independent_draws_as_an_interval_of_90_perce
 
 
 def test_one_independent_draw_has_no_scores(model):
-    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, draws=2), baseline=GAUSSIAN)
+    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, dataclasses.replace(PROTOCOL, draws=2), others=OTHERS)
     assert not record.keys() & {"energy", "spread_skill"} and record["draws"] == 2
     plain, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL)
     assert plain["energy"].keys() == {"draw"}
 
 
 def test_the_same_seed_gives_the_same_record(model, measured):
-    again, first = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN)
+    again, first = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, others=OTHERS)
     assert again == measured[0]
     assert torch.equal(first.draws, measured[1].draws)
 
@@ -197,16 +200,18 @@ def test_accuracy_counts(model, measured):
     assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
 
 
-def test_a_judge_sees_every_kind_of_completion(model, measured):
-    judge = Judge(Projections(), pictures(200))
-    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, baseline=GAUSSIAN, judge=judge)
+def test_the_extractor_sees_every_kind_of_completion(model, measured):
+    reference = Reference(Projections(), pictures(200))
+    record, _ = evaluate(
+        model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, others=OTHERS, metrics=standard_metrics(TEST, reference)
+    )
     assert measured[0]["fid"] == {"reason": "no extractor was given"}
     same = measured[0].keys() - {"fid"}
     assert {key: record[key] for key in same} == {key: measured[0][key] for key in same}
     assert record["fid"].keys() == record["accuracy_complete"].keys() == record["rmse"].keys() | {"real"}
     done = completions(model)
     for kind, images in (("draw", done.draws[0]), ("mean", done.mean()), ("real", TEST.values)):
-        verdict = Verdict(judge)
+        verdict = FeatureStatistics(reference)
         verdict.update(images, TEST.labels)
         assert record["fid"][kind]["value"] == pytest.approx(verdict.fid_record()["value"], rel=1e-3)
         assert record["fid"][kind]["items"] == N and record["fid"][kind]["reference_items"] == 200
@@ -237,8 +242,10 @@ def test_a_failed_solve_is_left_out_and_counted(model):
             status = torch.where(failed, int(Status.STALLED), found.status)
             return Solution(found.value, status, found.residual, found.evaluations, found.fallback)
 
-    judge = Judge(Projections(), pictures(200))
-    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, baseline=GAUSSIAN, judge=judge)
+    reference = Reference(Projections(), pictures(200))
+    record, first = evaluate(
+        model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, others=OTHERS, metrics=standard_metrics(TEST, reference)
+    )
     failed = ~OBSERVED.flatten(1)[:, 0]
     assert 0 < int(failed.sum()) < N
     assert record["solver"]["failed"] == pytest.approx(float(failed.double().mean()))
@@ -270,8 +277,10 @@ def test_when_every_solve_fails(model):
             nan = start.new_full((n,), math.nan)
             return Solution(start * math.nan, torch.full((n,), int(Status.NON_FINITE)), nan, nan * 0 + 1)
 
-    judge = Judge(Projections(), pictures(200))
-    record, _ = evaluate(model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL, judge=judge)
+    reference = Reference(Projections(), pictures(200))
+    record, _ = evaluate(
+        model, TEST, OBSERVED, Objective(Hopeless()), PROTOCOL, metrics=standard_metrics(TEST, reference)
+    )
     assert record["solver"]["failed"] == 1 and record["solver"]["residual"] is None
     assert record["rmse"]["mean"]["pooled"] is None and record["bound"] is None
     assert record["fid"]["mean"]["value"] is None and "0 items are too few" in record["fid"]["mean"]["reason"]

@@ -5,9 +5,6 @@ import math
 import pytest
 import torch
 
-from viscos.baselines.gaussian import GaussianImputer
-from viscos.baselines.mean import MeanImputer
-from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.linear import gaussian
 from viscos.linear.gaussian import Gaussian, observed_mean
@@ -163,7 +160,7 @@ def test_fits_see_observed_entries_only(dtype):
     for fill in (values, NAN, 1e30, float("-inf")):
         garbage = torch.where(observed, values, fill)
         model = Gaussian.from_incomplete(garbage, observed)
-        fits.append((model.mean, model.covariance, MeanImputer().fit(garbage, observed).mean))
+        fits.append((model.mean, model.covariance, observed_mean(garbage, observed)))
     for fit in fits[1:]:
         assert all(torch.equal(*pair) for pair in zip(fits[0], fit, strict=True))
 
@@ -212,7 +209,7 @@ def test_refusals(model, batch):
 
 def test_fit_refusals():
     values, observed = random(4, D), torch.zeros(4, D, dtype=torch.bool)
-    for fit in (Gaussian.from_incomplete, observed_mean, MeanImputer().fit, GaussianImputer().fit):
+    for fit in (Gaussian.from_incomplete, observed_mean):
         with pytest.raises(InputError, match="none of 4 items"):
             fit(values, observed)
         with pytest.raises(InputError, match="not finite"):
@@ -222,20 +219,3 @@ def test_fit_refusals():
     for more in ({"floor": 0.0}, {"noise": -1.0}, {"noise": NAN}):
         with pytest.raises(InputError, match="noise >= 0 and floor > 0"):
             Gaussian.from_incomplete(values, ~observed, **more)
-
-
-def test_imputers():
-    values, observed = random(30, 1, 2, 3).float(), random(30, 1, 2, 3, seed=12) > 0
-    holes = incomplete(values, observed)
-    mean, exact = MeanImputer().fit(holes.values, observed), GaussianImputer(noise=0.1).fit(holes.values, observed)
-    for imputer in (mean, exact):
-        completed = imputer.impute(holes)
-        assert completed.shape == values.shape and completed.dtype == torch.float32 and completed.isfinite().all()
-        assert torch.equal(completed[observed], values[observed])
-    assert torch.equal(mean.impute(holes)[~observed], mean.mean.float().expand_as(values)[~observed])
-    assert torch.equal(exact.impute(holes), exact.gaussian.conditional(holes.values, observed))
-    for fresh in (MeanImputer(), GaussianImputer()):
-        with pytest.raises(InputError, match="call fit first"):
-            fresh.impute(holes)
-    with pytest.raises(InputError, match="fitted to"):
-        mean.impute(incomplete(values[..., :2], observed[..., :2]))

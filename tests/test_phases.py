@@ -11,7 +11,7 @@ import torch
 from problems import F64, normal
 from test_train import CFG, CLASSES, Failing, differing, nothing, pictures, run, state
 
-from viscos.commands.plan import plan_of, settled
+from viscos.commands.assemble.plan import plan_of, settled
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
@@ -48,7 +48,7 @@ def phased(
     observed = torch.ones_like(observed) if complete else observed
     data = IncompleteData(original if values is None else values, observed, labels)
     cfg = {"flow": FLOWS[flow], "posterior": posterior, "classifier": "completions"}
-    model = build_model(cfg, data.shape, CLASSES, True)
+    model = build_model(cfg["flow"], cfg["posterior"], cfg["classifier"], data.shape, CLASSES)
     model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, floor=0.01, noise=0.05))
     return PhasedTrainer(model, data, Objective(solver or anderson(), CLADE()), plan)
 
@@ -512,7 +512,7 @@ def test_a_round_is_a_step_of_expectation_maximisation():
         "classifier": "latents",
     }
     data = IncompleteData(values, observed)
-    model = build_model(cfg, (2,), 0, True)
+    model = build_model(cfg["flow"], cfg["posterior"], cfg["classifier"], (2,), 0)
     model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, noise=0.05))
     trainer = PhasedTrainer(model, data, Objective(auto(), CLADE()), plan)
     wrong = -0.6 + 0.4 * (values[:, 0] - 0.4) + 0.3 * normal(n, seed=2).float()

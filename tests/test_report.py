@@ -7,7 +7,9 @@ import torch
 
 from viscos.commands.report import summary
 from viscos.data.vectors import Vectors
-from viscos.metrics.tally import Tally
+from viscos.imputers import FlowImputer, GaussianImputer, MeanImputer
+from viscos.inference import Completions
+from viscos.metrics import EnergyAndSpread, Errors, Truth
 
 
 def rmse(pooled, mean=None, std=None, interval=(None, None)):
@@ -35,11 +37,11 @@ RECORD = {
 def test_a_table_of_completions():
     assert summary(RECORD).splitlines() == [
         "RMSE on hidden pixels, in [0, 1]; FID and accuracy by a network trained on complete images:",
-        "                               pooled       image ± std   95 % of the mean   FID of 1000   accuracy",
-        "  posterior mean               0.1909   0.1860 ± 0.0431   0.1833 to 0.1887       24.3000     0.5000",
-        "  one draw                     0.2425   0.2400 ± 0.0500   0.2370 to 0.2430                   0.2500",
-        "  Gaussian conditional draw    0.2600            0.2500",
-        "  the test images themselves                                                      3.0900     0.9922",
+        "                                   pooled       image ± std   95 % of the mean   FID of 1000   accuracy",
+        "  viscos, posterior mean           0.1909   0.1860 ± 0.0431   0.1833 to 0.1887       24.3000     0.5000",
+        "  viscos, one draw                 0.2425   0.2400 ± 0.0500   0.2370 to 0.2430                   0.2500",
+        "  Gaussian conditional, one draw   0.2600            0.2500",
+        "  the complete test images                                                            3.0900     0.9922",
         "accuracy                    0.7500, of the classifier trained along",
     ]
 
@@ -82,9 +84,9 @@ SCORES = {
 def test_a_table_of_scores():
     assert summary(SCORES).splitlines() == [
         "scores of 4 independent draws of 1000 items, on hidden pixels, ± standard error:",
-        "                                  energy score   inside the 60 % interval    spread / skill",
-        "  posterior draws              3.1234 ± 0.0123            0.5812 ± 0.0012   0.9300 ± 0.0020",
-        "  Gaussian conditional draws   3.5000 ± 0.0200                     0.6100",
+        "                                   energy score   inside the 60 % interval    spread / skill",
+        "  viscos, draws                 3.1234 ± 0.0123            0.5812 ± 0.0012   0.9300 ± 0.0020",
+        "  Gaussian conditional, draws   3.5000 ± 0.0200                     0.6100",
     ]
     assert all(len(line) <= 100 for line in summary(SCORES).splitlines())
 
@@ -106,7 +108,7 @@ def test_scores_say_what_they_leave_out():
         "scores of 4 independent draws of 1000 items, without 2 failed items and 5 failed draws, on hidden entries, "
         "± standard error:"
     )
-    assert row == "  posterior draws                    3.0000"
+    assert row == "  viscos, draws         3.0000"
     none = {metric: {"draw": score(None, None, nominal=None)} for metric in SCORES}
     assert summary(none) == ""
 
@@ -156,13 +158,14 @@ def test_right_draws_of_a_skewed_posterior_are_no_cause_for_a_warning(draws):
 
 def measured(draws, truth):
     """The record of draws (K, N, d), half of which have scores, and of the truth's mean in the Gaussian's place."""
-    tally = Tally(Vectors("toy", truth, None, 0), "no such network")
-    hidden, rows = torch.ones_like(truth).bool(), torch.arange(len(truth))
-    tally.update("mean", draws.mean(0), hidden, rows)
-    tally.update("gaussian_mean", torch.ones_like(truth), hidden, rows)
-    tally.update("mean_imputation", torch.ones_like(truth), hidden, rows)
-    tally.update_draws("draw", draws[: (len(draws) + 1) // 2], hidden, rows)
-    return {"draws": len(draws), **tally.record()}
+    test, hidden = Vectors("toy", truth, None, 0), torch.ones_like(truth).bool()
+    errors, scores, known = Errors(test), EnergyAndSpread(test), Truth(truth, hidden, ~hidden)
+    ones, half = torch.ones_like(truth), (len(draws) + 1) // 2
+    errors.update(FlowImputer, Completions.exact(draws, draws.mean(0)), known)
+    for imputer in (GaussianImputer, MeanImputer):
+        errors.add(imputer.mean.key, ones, known, None)
+    scores.update(FlowImputer, Completions.exact(draws[:half], ones), known)
+    return {"draws": len(draws), **errors.record(), **scores.record()}
 
 
 def test_what_may_be_chance_is_no_cause_for_a_warning():

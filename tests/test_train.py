@@ -50,7 +50,9 @@ def fresh(values, observed, labels=None, *, plan=PLAN, objective=None, incomplet
     """A trainer with a new model, prepared as the command does it."""
     torch.manual_seed(0)
     data = IncompleteData(values, observed, labels)
-    model = build_model(cfg, data.shape, 0 if labels is None else CLASSES, incomplete)
+    classes = 0 if labels is None else CLASSES
+    posterior = cfg["posterior"] if incomplete else None
+    model = build_model(cfg["flow"], posterior, cfg["classifier"], data.shape, classes)
     model.prepare(values, observed, Gaussian.from_incomplete(values, observed, floor=0.01, noise=0.05))
     return Trainer(model, data, objective or Objective(anderson(), CLADE()), plan)
 

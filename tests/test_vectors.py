@@ -10,7 +10,7 @@ import pytest
 import torch
 from problems import F64, normal, sees_the_observation_alone
 
-from viscos.commands.common import make_masks
+from viscos.commands.assemble.masks import Masks
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
@@ -246,12 +246,12 @@ def test_masks_of_vectors():
 def test_holes_of_the_data_join_those_of_the_mask():
     table = rows_of([[1, NAN, 3], [4, 5, 6]])
     random = {"_target_": "viscos.data.masks.RandomMask", "missing": 0}
-    assert torch.equal(make_masks(random, table, 0, "train"), table.known)
+    assert torch.equal(Masks(random, 0).of(table, "train"), table.known)
     columns = {"_target_": "viscos.data.masks.ColumnsMask", "columns": ["c", 0]}
     expected = torch.tensor([[False, False, False], [False, True, False]])
-    assert torch.equal(make_masks(columns, table, 0, "train"), expected)
+    assert torch.equal(Masks(columns, 0).of(table, "train"), expected)
     with pytest.raises(InputError, match="'t' has no column 'd'; it has a, b, c, or numbers from 0 to 2"):
-        make_masks({**columns, "columns": ["d"]}, table, 0, "train")
+        Masks({**columns, "columns": ["d"]}, 0).of(table, "train")
 
 
 @pytest.mark.parametrize("mask", [CenterMask(), HalfMask()])
@@ -338,7 +338,7 @@ def trained(values, observed, labels):
     """The parameters after some steps on both losses."""
     torch.manual_seed(0)
     data = IncompleteData(values, observed, labels)
-    model = build_model(CFG, data.shape, 3, True)
+    model = build_model(CFG["flow"], CFG["posterior"], CFG["classifier"], data.shape, 3)
     assert isinstance(model.classifier, CompletionClassifier)
     model.prepare(torch.where(observed, values, 0), observed, Gaussian.from_incomplete(values, observed))
     plan = Plan(epochs=1, batch_size=8, learning_rate=1e-2, pretrain=1)

@@ -18,7 +18,7 @@ _HOMES = {
     "load": "viscos.runs.trained",
     "__version__": "viscos.core.version",
 }
-_PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "baselines", "data", "metrics", "report")
+_PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "imputers", "data", "metrics", "report")
 
 __all__ = ["Conditional", "InputError", "Solution", "Status", "condition", "load", *_PARTS]
 

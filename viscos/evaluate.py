@@ -1,38 +1,31 @@
-"""Measures a model on a test split."""
+"""Measures a model on a test split, beside imputers that need no flow."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete, incomplete
-from viscos.core.rng import generator, item_noise
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.masks import mask_hash
-from viscos.inference import Completions, Objective, impute
-from viscos.linear.gaussian import Gaussian
-from viscos.metrics.accuracy import Accuracy
-from viscos.metrics.calibration import first_of_pairs
-from viscos.metrics.judge import Judge
-from viscos.metrics.tally import Tally
-from viscos.posteriors import Amortised
-from viscos.scores import add_completions, add_gaussian, gaussian_draws
-from viscos.train import dequantise
-from viscos.train.classifier import Classifier, LatentClassifier
+from viscos.imputers import FlowImputer, Imputer, NetworkImputer
+from viscos.inference import Completions, Objective
+from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
+from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
+from viscos.metrics.metric import measured
 from viscos.train.model import Model
 
-Progress = Callable[[int, dict[str, float]], None]
-"""Gets the number of items done, and figures."""
+_MORE = 100_000
+"""Number of the first draw of an item for metrics that need many: they are others than those of the mean."""
 
 
-_INTERVALS = 100_000
-"""Number of the first draw of an item for intervals: they are others than those of the mean."""
+_MEAN = "mean"
+"""The kind of completion of which progress shows figures."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +39,11 @@ class Protocol:
     """Items of which the bound is evaluated, which costs as many products as an item has entries."""
     bound_draws: int = 2
     interval_items: int = 100
-    """Items, the first, of which enough draws are made for the coverage of a 90 % interval."""
-    interval_draws: int = 19
-    """The fewest that have one."""
+    """Items, the first, of which enough draws are made for metrics that need many, as intervals do."""
     levels: int = 256
     """Grey levels of the data, for bits per dimension."""
     noise: float = 0.0
     """Standard deviation of the noise of training, to be taken off draws where the flow can; 0: none."""
-    density_items: int = 64
-    """Items of which bits per dimension are measured where a log-determinant is dear."""
 
 
 def evaluate(
@@ -64,20 +53,16 @@ def evaluate(
     objective: Objective,
     protocol: Protocol,
     *,
-    baseline: Gaussian | None = None,
-    means: Tensor | None = None,
-    judge: Judge | str = "no extractor was given",
+    others: Sequence[Imputer] = (),
+    metrics: Sequence[Metric] | None = None,
     progress: Progress = lambda done, figures: None,
 ) -> tuple[dict[str, Any], Completions | None]:
-    """Figures of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
+    """A record of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
 
-    The record says of each figure how it was computed. `progress` gets the number of items done. `baseline`, a Gaussian
-    fitted to training data, adds its own rows, and so do the `means` of observed training entries (d,), by default the
-    Gaussian's. `judge` gives FID and a second accuracy; or it is the reason for which there are none, which the record
-    then holds.
+    The record says of each figure how it was computed. `others` are measured beside the model's own imputers, by the
+    same `metrics` (by default `standard_metrics` without an extractor). `progress` gets the number of items done.
     """
     model.eval()
-    means = baseline.mean if means is None and baseline is not None else means
     record: dict[str, Any] = {
         "items": len(test),
         "mask_hash": mask_hash(observed),
@@ -85,209 +70,98 @@ def evaluate(
     }
     first: Completions | None = None
     if model.posterior is not None and not bool(observed.all()):
-        run = _Completion(model, test, objective, protocol, baseline, means, Tally(test, judge))
-        first = run.go(observed, progress)
-        record |= run.record()
-        record["bound"] = _bound(model, test, observed, objective, protocol)
+        metrics = standard_metrics(test) if metrics is None else metrics
+        run = _Completion(test, observed, protocol, [*_own(model, objective, protocol), *others], metrics, model)
+        first = run.go(progress)
+        taken_off = protocol.noise if model.flow.denoises else 0.0
+        record |= {"draws": protocol.draws, "noise_taken_off_draws": taken_off, **run.record()}
+        bounded = {"items": protocol.bound_items, "draws": protocol.bound_draws, "seed": protocol.seed}
+        record["bound"] = bound_record(model, test, observed, objective, **bounded)
     elif bool(observed.all()):
-        record |= _complete_data_record(model, test, protocol, progress)
+        record |= complete_data_record(model, test, protocol.levels, protocol.batch_size, protocol.seed, progress)
     if not test.units.clamped:
-        record["log_likelihood"] = _log_likelihood(model, test, protocol)
-    if model.classifier is not None and "accuracy" in record:
-        record["accuracy"]["classifier"] = f"trained along, on {model.classifier.sees}"
+        record["log_likelihood"] = log_likelihood_record(model.flow, test, protocol.batch_size)
     record["lipschitz"] = max(model.flow.lipschitz(), default=0.0)
     return record, first
 
 
-@dataclass
+def standard_metrics(test: Data, reference: Reference | str = "no extractor was given") -> list[Metric]:
+    """RMSE, FID and accuracy by `reference`, or the reason for which there is none; and the scores of draws."""
+    return [Errors(test), EnergyAndSpread(test), Coverage(test), Recognition(test, reference)]
+
+
+def _own(model: Model, objective: Objective, protocol: Protocol) -> list[Imputer]:
+    """The imputers that a model is; the first one is what it was trained for."""
+    assert model.posterior is not None
+    own: list[Imputer] = [FlowImputer(model.flow, model.posterior, objective.solver, protocol.noise)]
+    return [*own, NetworkImputer(model.posterior)] if model.posterior.predicts else own
+
+
 class _Completion:
-    """Completes all items, and gathers figures batch by batch."""
+    """Completes all items by each imputer, and measures batch by batch."""
 
-    model: Model
-    test: Data
-    objective: Objective
-    protocol: Protocol
-    baseline: Gaussian | None
-    means: Tensor | None
-    tally: Tally
-    accuracy: Accuracy = field(default_factory=Accuracy)
-    solver: list[Solution] = field(default_factory=list)
+    def __init__(
+        self,
+        test: Data,
+        observed: Tensor,
+        protocol: Protocol,
+        imputers: Sequence[Imputer],
+        metrics: Sequence[Metric],
+        model: Model,
+    ) -> None:
+        self.test, self.observed, self.protocol, self.imputers = test, observed, protocol, imputers
+        self.metrics: list[Metric] = [*metrics, TrainedAlong(model)]
+        self.device = next(model.parameters()).device
+        self.solutions: list[Solution] = []
 
-    def go(self, observed: Tensor, progress: Progress) -> Completions | None:
-        """Returns the completions of the first batch."""
-        assert self.model.posterior is not None
-        first, device = None, next(self.model.parameters()).device
-        for rows in torch.arange(len(self.test)).split(self.protocol.batch_size):
-            batch = incomplete(self.test.values[rows], observed[rows], rows).to(device)
-            done = impute(
-                self.model.flow,
-                self.model.posterior,
-                batch,
-                self.objective.solver,
-                draws=self.protocol.draws,
-                seed=self.protocol.seed,
-                antithetic=True,
-                noise=self.protocol.noise,
-            )
-            self._measure(batch, done)
-            first = done if first is None else first
-            figures = {"rmse": self.tally.rmse["mean"].pooled, "failed": float((~done.ok).double().mean())}
+    def go(self, progress: Progress) -> Completions | None:
+        """Returns the first imputer's completions of the first batch."""
+        protocol, first, solved, total = self.protocol, None, 0, 0
+        independent = (protocol.draws + 1) // 2
+        needy = [metric for metric in self.metrics if metric.draws > independent]
+        usual = [metric for metric in self.metrics if metric not in needy]
+        for rows in torch.arange(len(self.test)).split(protocol.batch_size):
+            batch = self._batch(rows)
+            for imputer in self.imputers:
+                done = imputer.best_mean(batch, protocol.draws, protocol.seed)
+                self._measure(usual, imputer, done, rows)
+                if imputer is self.imputers[0]:
+                    first = done if first is None else first
+                    solved, total = solved + int(done.ok.sum()), total + done.ok.numel()
+                    # Without the values, which are in `done` already.
+                    self.solutions.append(done.solution.with_value(done.solution.residual))
+            for metric in usual:
+                metric.update_truth(measured(self.test, rows, self.observed[rows]))
+            figures = {key: value for metric in usual for key, value in metric.so_far(_MEAN).items()}
+            figures["failed"] = 1 - solved / max(total, 1)
             progress(int(rows[-1]) + 1, figures)
-        if len(first_of_pairs(torch.arange(self.protocol.draws))) < self.protocol.interval_draws:
-            self._cover(observed)
+        for metric in needy:
+            self._draw_more(metric)
         return first
 
-    @torch.no_grad()
-    def _cover(self, observed: Tensor) -> None:
-        """Draws of the first items, for intervals that the draws of all are too few for."""
-        assert self.model.posterior is not None
-        protocol, device = self.protocol, next(self.model.parameters()).device
-        size = max(1, protocol.batch_size * protocol.draws // protocol.interval_draws)
+    def _draw_more(self, metric: Metric) -> None:
+        """Measures the first items by as many draws as a metric needs."""
+        protocol = self.protocol
+        size = max(1, protocol.batch_size * protocol.draws // metric.draws)
         for rows in torch.arange(min(protocol.interval_items, len(self.test))).split(size):
-            batch = incomplete(self.test.values[rows], observed[rows], rows)
-            hidden = batch.hidden & self.test.known[rows]
-            done = impute(
-                self.model.flow,
-                self.model.posterior,
-                batch.to(device),
-                self.objective.solver,
-                draws=protocol.interval_draws,
-                seed=protocol.seed,
-                first=_INTERVALS,
-                noise=protocol.noise,
-            )
-            self.tally.update_intervals("draw", done.draws.cpu(), hidden, rows, done.ok.cpu())
-            if self.baseline is not None:
-                drawn = gaussian_draws(self.baseline, batch, protocol.seed, protocol.interval_draws)
-                self.tally.update_intervals("gaussian_draw", drawn, hidden, rows)
+            for imputer in self.imputers:
+                if imputer.draw is not None:
+                    done = imputer.impute(self._batch(rows), metric.draws, protocol.seed, first=_MORE)
+                    self._measure([metric], imputer, done, rows)
 
-    @torch.no_grad()
-    def _measure(self, batch: Incomplete, done: Completions) -> None:
-        rows = batch.index.cpu()
-        hidden = batch.hidden.cpu() & self.test.known[rows]  # where nobody knows the truth there is no error
-        add_completions(self.tally, done, hidden, rows)
-        if self.means is not None:
-            naive = self.means.view(1, *self.test.shape)
-            self.tally.update("mean_imputation", batch.to("cpu").filled(naive), hidden, rows)
-        if self.baseline is not None:
-            add_gaussian(self.tally, self.baseline, batch.to("cpu"), hidden, self.protocol.seed, done)
-        self.tally.update_truth(rows)
-        prediction = None
-        if isinstance(self.model.posterior, Amortised) and self.model.posterior.predicts:
-            prediction = self.model.posterior.predict(batch)
-            self.tally.update("prediction", prediction.cpu(), hidden, rows)
-        if self.model.classifier is not None and self.test.labels is not None:
-            self._classify(self.model.classifier, batch, done, prediction)
-        self.solver.append(done.solution.with_value(done.solution.residual))  # the values are in `done` already
+    def _batch(self, rows: Tensor) -> Incomplete:
+        return incomplete(self.test.values[rows], self.observed[rows], rows).to(self.device)
 
-    def _classify(
-        self, classifier: Classifier, batch: Incomplete, done: Completions, prediction: Tensor | None
-    ) -> None:
-        """By what the classifier was trained on: the network's own completion, or all draws."""
-        assert self.test.labels is not None
-        labels = self.test.labels[batch.index.cpu()]
-        if prediction is not None and self.model.classifies_predictions:
-            self.accuracy.update(classifier(prediction, prediction, batch.observed).cpu(), labels)
-            return
-        # One that was trained on complete items has never seen a mask with holes.
-        whole = isinstance(self.model.posterior, Amortised) and not self.model.posterior.predicts
-        observed = torch.ones_like(batch.observed) if whole else batch.observed
-        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), observed.expand_as(done.draws))
-        scores = classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(*done.ok.shape, -1)
-        weight = done.ok.to(scores.dtype).unsqueeze(-1)
-        self.accuracy.update((scores * weight).sum(0).cpu(), labels, done.ok.any(0).cpu())
+    def _measure(self, metrics: Sequence[Metric], imputer: Imputer, done: Completions, rows: Tensor) -> None:
+        truth = measured(self.test, rows, self.observed[rows])
+        for metric in metrics:
+            metric.update(imputer, done, truth)
 
     def record(self) -> dict[str, Any]:
         """The figures and how they were computed; plain."""
-        record: dict[str, Any] = {
-            "draws": self.protocol.draws,
-            "noise_taken_off_draws": self.protocol.noise if self.model.flow.denoises else 0.0,
-            **self.tally.record(),
-            "solver": Solution.joined(self.solver).record(),
-        }
-        if self.accuracy.count:
-            record["accuracy"] = self.accuracy.record()
-        return record
-
-
-def _bound(
-    model: Model, test: Data, observed: Tensor, objective: Objective, protocol: Protocol
-) -> dict[str, Any] | None:
-    """The bound of log p(y^O) in nats, over the first items."""
-    assert model.posterior is not None
-    rows = torch.arange(min(protocol.bound_items, len(test)))
-    if not len(rows):
-        return None
-    device = next(model.parameters()).device
-    batch = incomplete(test.values[rows], observed[rows], rows).to(device)
-    noise = item_noise(protocol.seed, rows, protocol.bound_draws, test.shape, batch.values)
-    with torch.no_grad():
-        q = model.posterior(batch, model.flow)
-        weight, _ = objective.log_weight(model.flow, batch, q, noise, generator(protocol.seed, "bound"))
-    each = weight.nanmean(0)
-    each = each[~each.isnan()].double()
-    if not len(each):
-        return None
-    error = float(each.std() / len(each) ** 0.5) if len(each) > 1 else None
-    return {
-        "mean": float(each.mean()),
-        "standard_error": error,
-        "unit": f"nats an item, a lower bound of log p(y^O) for {test.units.values}",
-        "items": len(each),
-        "draws": protocol.bound_draws,
-    }
-
-
-@torch.no_grad()
-def _complete_data_record(model: Model, test: Data, protocol: Protocol, progress: Progress) -> dict[str, Any]:
-    """Bits per dimension of uniformly dequantised images, and accuracy."""
-    device, flow = next(model.parameters()).device, model.flow
-    total, accuracy, g = 0.0, Accuracy(), generator(protocol.seed, "dequantise")
-    measured = min(len(test), protocol.density_items) if flow.matches else len(test)
-    for start in range(0, len(test), protocol.batch_size):
-        rows = slice(start, start + protocol.batch_size)
-        if test.units.clamped and start < measured:
-            values = dequantise(test.values[rows], protocol.levels, g)[: measured - start].to(device)
-            total += float(flow.log_prob(values).double().sum())
-        if model.classifier is not None and test.labels is not None:
-            clean = test.values[rows].to(device)
-            latents = flow.to_latent(clean) if isinstance(model.classifier, LatentClassifier) else clean
-            scores = model.classifier(latents, clean, torch.ones_like(clean, dtype=torch.bool))
-            accuracy.update(scores.cpu(), test.labels[rows])
-        done = min(start + protocol.batch_size, len(test))
-        progress(done, {"bits": _bits(total, test, min(done, measured), protocol)} if test.units.clamped else {})
-    record: dict[str, Any] = {}
-    if test.units.clamped:
-        record["bits_per_dim"] = {
-            "value": _bits(total, test, measured, protocol),
-            "items": measured,
-            "how": f"uniform dequantisation of {protocol.levels} levels; log-determinant by the flow's own estimate, "
-            + ("one probe of each step, exact up to 64 entries" if flow.matches else "a series cut as in flow.series"),
-        }
-    if accuracy.count:
-        record["accuracy"] = accuracy.record()
-    return record
-
-
-@torch.no_grad()
-def _log_likelihood(model: Model, test: Data, protocol: Protocol) -> dict[str, Any] | None:
-    """The mean of log p(y) in nats over the test vectors that have no hole of their own; None if there is none."""
-    whole = test.values[test.known.flatten(1).all(1)]
-    if not len(whole):
-        return None
-    device = next(model.parameters()).device
-    each = torch.cat([model.flow.log_prob(y.to(device)).double().cpu() for y in whole.split(protocol.batch_size)])
-    record: dict[str, Any] = {
-        "value": float(each.mean()),
-        "standard_error": float(each.std() / len(each) ** 0.5) if len(each) > 1 else None,
-        "unit": f"nats an item, log p(y) for {test.units.values}",
-        "items": len(each),
-    }
-    if test.units.scales:
-        own = sum(math.log(scale) for scale in test.units.scales)
-        record["value_own_units"] = record["value"] - own
-    return record
-
-
-def _bits(total: float, test: Data, done: int, protocol: Protocol) -> float:
-    return -total / (done * test.values[0].numel() * math.log(2)) + math.log2(protocol.levels)
+        record: dict[str, Any] = {}
+        for metric in self.metrics:
+            record |= metric.record()
+        if self.solutions:
+            record["solver"] = Solution.joined(self.solutions).record()
+        return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in imputer.kinds()}}

@@ -102,6 +102,11 @@ def text(value: Any) -> str | None:
     return None if isinstance(value, str) and value else "must be a word or a path"
 
 
+def empty(value: Any) -> str | None:
+    """A list without entries."""
+    return None if value == [] else "must be []"
+
+
 def device(value: Any) -> str | None:
     """A device's name; whether it is there is found out later."""
     good = isinstance(value, str) and re.fullmatch(r"auto|cpu|cuda(:\d+)?", value)
@@ -126,6 +131,8 @@ RULES: dict[str, Rule] = {
     "gaussian_floor": number(0, inside=True),
     "denoise": flag,
     "draws": integer(1),
+    "imputers": either(empty, list_of(text)),
+    "metrics": either(empty, list_of(text)),
     "inception": optional(text),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),

@@ -2,91 +2,57 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from viscos.commands.common import load_data, make_masks, make_objective, use_machine
+from viscos.commands.assemble.benching import Benching, benching
 from viscos.commands.progress import bar
 from viscos.commands.timing import product_row, solver_row, step_row
 from viscos.core import atomic
-from viscos.core.build import build
-from viscos.data.incomplete import IncompleteData
-from viscos.data.items import Data
-from viscos.data.scaling import fit_scaling, standardised
-from viscos.inference.conditional import SOLVERS
 from viscos.inference.partition import maxvol
-from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Amortised
 from viscos.runs.provenance import machine, versions
-from viscos.runs.trained import load
 from viscos.train.model import Model
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `bench.json` holds."""
-    device, run_dir = use_machine(cfg), Path(cfg["run_dir"])
-    if cfg["checkpoint"]:
-        trained = load(cfg["checkpoint"], device)
-        model, dataset = trained.model, trained.cfg["dataset"]
-    else:
-        model, dataset = None, cfg["dataset"]
-    train = load_data(dataset, "train", 2000)
-    scaling = trained.scaling if cfg["checkpoint"] else fit_scaling(train, train.known)
-    train, test = (standardised(data, scaling) for data in (train, load_data(dataset, "test", cfg["items"])))
-    model = model or _untrained(cfg, train).to(device)
+    job = benching(cfg)
+    flow, first = job.model.flow, job.train.values[: job.batch_size].nan_to_num(0).to(job.device)
     record = {
-        "dataset": dataset["name"],
-        "checkpoint": cfg["checkpoint"],
-        "partition": cfg["partition"],
-        "solvers": _solvers(cfg, model, test, device),
-        "products": product_row(model.flow, train.values[: cfg["batch_size"]].nan_to_num(0).to(device), cfg["repeats"]),
-        "step": _step(cfg, model, train),
-        "machine": machine(device),
+        "dataset": job.dataset.name,
+        "checkpoint": job.checkpoint,
+        "partition": job.partition,
+        "solvers": _solvers(job),
+        "products": product_row(flow, first, job.repeats),
+        "step": _step(job),
+        "machine": machine(job.device),
         "versions": versions(),
     }
-    atomic.write_json(run_dir / "bench.json", record)
+    atomic.write_json(job.run_dir / "bench.json", record)
     print(table(record))
-    print(f"figures in {run_dir / 'bench.json'}")
+    print(f"figures in {job.run_dir / 'bench.json'}")
     return record
 
 
-def _untrained(cfg: dict[str, Any], train: Data) -> Model:
-    model = Model(build(cfg["flow"], train.shape), Amortised(train.shape), None)
-    gaussian = Gaussian.from_incomplete(train.values, train.known, noise=0.05, floor=0.0025)
-    model.prepare(train.values, train.known, gaussian)
-    return model
-
-
-def _solvers(cfg: dict[str, Any], model: Model, test: Data, device: torch.device) -> list[dict[str, Any]]:
-    masks: dict[str, dict[str, Any]] = {
-        f"{100 * rate:g} %": {"_target_": "viscos.data.masks.RandomMask", "missing": rate} for rate in cfg["rates"]
-    }
-    if cfg["center"] and len(test.shape) == 3:
-        n = cfg["center"]
-        masks[f"centre {n} × {n}"] = {"_target_": "viscos.data.masks.CenterMask", "size": n}
-    rows, values = list[dict[str, Any]](), test.values.nan_to_num(0).to(device)
-    with bar("solving", len(masks) * len(cfg["solvers"])) as progress:
-        for label, mask in masks.items():
-            observed = make_masks(mask, test, cfg["seed"], "bench").to(device)
-            flow = maxvol(model.flow, values, ~observed) if cfg["partition"] == "maxvol" else model.flow
-            for name in cfg["solvers"]:
-                row = solver_row(flow, values, observed, SOLVERS[name](), cfg["seed"])
+def _solvers(job: Benching) -> list[dict[str, Any]]:
+    rows, values = list[dict[str, Any]](), job.test.values.nan_to_num(0).to(job.device)
+    with bar("solving", len(job.masks) * len(job.solvers)) as progress:
+        for label, masks in job.masks.items():
+            observed = masks.of(job.test, "bench").to(job.device)
+            flow = maxvol(job.model.flow, values, ~observed) if job.partition == "maxvol" else job.model.flow
+            for name, solver in job.solvers.items():
+                row = solver_row(flow, values, observed, solver, job.seed)
                 rows.append({"missing": label, "solver": name, **row})
                 progress.update(len(rows), {"evaluations": row["evaluations"]})
     return rows
 
 
-def _step(cfg: dict[str, Any], model: Model, train: Data) -> dict[str, Any]:
-    rate = 0.0 if model.flow.matches else max(cfg["rates"])  # matching takes complete data
-    mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
-    data = IncompleteData(train.values, make_masks(mask, train, cfg["seed"], "train"), train.labels)
+def _step(job: Benching) -> dict[str, Any]:
+    model = job.model
     if model.posterior is None:
-        posterior = Amortised(train.shape, gaussian=False)
-        model = Model(model.flow, posterior.to(next(model.parameters()).device), None)
-    objective = make_objective({"solver": {"_target_": "viscos.roots.auto"}})
-    return {"missing": rate, **step_row(model, data, objective, cfg["batch_size"], cfg["repeats"])}
+        model = Model(model.flow, Amortised(job.train.shape, gaussian=False).to(job.device), None)
+    row = step_row(model, job.incomplete, job.objective, job.batch_size, job.repeats)
+    return {"missing": job.missing, **row}
 
 
 def table(record: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from viscos.commands.common import load_data
+from viscos.commands.assemble.saved import dataset_of
 from viscos.commands.report import plane
 from viscos.core.errors import InputError
 from viscos.report.density import first_slice
@@ -56,7 +56,7 @@ def _density(cfg: dict[str, Any]) -> list[Path]:
     if tuple(trained.state["shape"]) != (2,):
         shape = " × ".join(map(str, trained.state["shape"]))
         raise InputError(f"the flow of {run} is over items of {shape}; a density is drawn of two coordinates")
-    test = trained.standardised(load_data(trained.cfg["dataset"], "test", None))
+    test = trained.standardised(dataset_of(trained).load("test"))
     cut = None
     if (run / FILE).is_file():
         arrays = figures.load(run / FILE, ("values", "truth", "observed", "draws"))

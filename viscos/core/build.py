@@ -8,7 +8,15 @@ from typing import Any
 
 from viscos.core.errors import InputError
 
-PARTS = ("viscos.flows", "viscos.posteriors", "viscos.roots", "viscos.logdet", "viscos.data.masks")
+PARTS = (
+    "viscos.flows",
+    "viscos.posteriors",
+    "viscos.roots",
+    "viscos.logdet",
+    "viscos.data.masks",
+    "viscos.imputers",
+    "viscos.metrics",
+)
 """Where described objects come from. Descriptions are read from checkpoints too, so nothing else may be called."""
 
 
@@ -31,6 +39,11 @@ def build(spec: dict[str, Any], *args: Any, **extra: Any) -> Any:
     except TypeError as error:
         raise InputError(f"{target} cannot be made from these settings: {error}") from error
     return function(*args, **given)
+
+
+def found(spec: dict[str, Any]) -> Any:
+    """The class or function that a description names; raises `InputError` as `build` does."""
+    return _find(str(spec.get("_target_", "")))
 
 
 def _part(value: Any) -> Any:

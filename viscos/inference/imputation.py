@@ -23,18 +23,34 @@ class Completions:
 
     draws: Tensor
     """(K, B, …): observed entries bit for bit; hidden entries NaN where the solve failed."""
-    latents: Tensor
-    """(K, B, …)."""
+    latents: Tensor | None
+    """(K, B, …), of a flow's draws."""
     solution: Solution
     """The verdict on each of the K·B solves, draws in the outer axis."""
+    paired: bool = False
+    """Whether the draws are in antithetic pairs ±ε, of which only the first are independent of each other."""
+    expected: Tensor | None = None
+    """The conditional mean (B, …), where it is known without draws."""
+
+    @classmethod
+    def exact(cls, draws: Tensor, expected: Tensor) -> Completions:
+        """Draws (K, B, …) for which nothing had to be solved, and the conditional mean (B, …)."""
+        return cls(draws, None, Solution.exact(draws.flatten(0, 1)), expected=expected)
 
     @property
     def ok(self) -> Tensor:
         """True where a draw was solved (K, B), bool."""
         return self.solution.converged.view(self.draws.shape[:2])
 
+    def independent(self) -> tuple[Tensor, Tensor]:
+        """The draws that are independent of each other (k, B, …), all or the first of each pair; and which are ok."""
+        step = 2 if self.paired else 1
+        return self.draws[::step], self.ok[::step]
+
     def mean(self) -> Tensor:
-        """The posterior mean over the draws that were solved (B, …); NaN on H where none was."""
+        """The conditional mean if it is known, else that of the draws that were solved (B, …); NaN on H if none was."""
+        if self.expected is not None:
+            return self.expected
         total = torch.where(self.draws.isnan(), 0, self.draws).sum(0)
         count = (~self.draws.isnan()).sum(0)
         mean = torch.where(count > 0, total / count, float("nan"))
@@ -86,4 +102,6 @@ def impute(
         y = torch.where(completion.hidden, flow.denoised(y, noise), y)
     y = torch.where(ok | ~completion.hidden, y, float("nan"))
     latents = torch.where(ok, flow.to_latent(completion.y), float("nan"))
-    return Completions(y.view(draws, *like.shape), latents.view(draws, *like.shape), completion.solution)
+    return Completions(
+        y.view(draws, *like.shape), latents.view(draws, *like.shape), completion.solution, paired=antithetic
+    )

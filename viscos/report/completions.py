@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from viscos.metrics.tally import TRUTH
+from rich.console import Console
+from rich.table import Column, Table
 
-KINDS = (
-    ("mean", "posterior mean"),
-    ("draw", "one draw"),
-    ("prediction", "network's own prediction"),
-    ("first_iteration_draw", "one draw before fitting"),
-    ("mean_imputation", "mean imputation"),
-    ("gaussian_mean", "Gaussian conditional mean"),
-    ("gaussian_draw", "Gaussian conditional draw"),
-    (TRUTH, "the test images themselves"),
-)
-"""Names in records, and for readers."""
+from viscos.report import kinds
+
+STANDARD = ("rmse", "fid", "accuracy_complete", "energy", "coverage", "spread_skill")
+"""Metrics that have columns of their own here; a column of any other is headed by its key."""
 
 
 def completions_table(record: dict[str, Any]) -> list[str]:
     """Lines of the table: a row for each kind, a column for each figure that is known of any; none if nothing is."""
     rmse, fid, accuracy = record.get("rmse", {}), _values(record, "fid"), _values(record, "accuracy_complete")
+    labels = kinds.labels([record]) | kinds.REAL
     columns = {
         "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
         _each(rmse): {kind: _spread(row) for kind, row in rmse.items()},
         "95 % of the mean": {kind: _interval(row) for kind, row in rmse.items()},
         f"FID of {record.get('items')}": fid,
         "accuracy": accuracy,
+        **{key: cells for key, cells in _others(record, labels).items() if not _of_draws(cells, labels)},
     }
-    lines = _layout(KINDS, columns)
+    lines = _layout(labels, columns)
     judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
     return [f"RMSE on hidden {_unit(rmse)}{judged}:", *lines] if lines else []
 
@@ -39,24 +36,40 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     energy, coverage, ratio = (record.get(metric, {}) for metric in ("energy", "coverage", "spread_skill"))
     mine = energy.get("draw") or coverage.get("draw", {})
     nominal = coverage.get("draw", {}).get("nominal")
+    labels = kinds.labels([record])
     columns = {
         "energy score": {kind: _with_error(row) for kind, row in energy.items()},
         f"inside the {100 * (nominal or 0.9):.0f} % interval": {
             kind: _with_error(row) for kind, row in coverage.items()
         },
         "spread / skill": {kind: _with_error(row) for kind, row in ratio.items()},
+        **{key: cells for key, cells in _others(record, labels).items() if _of_draws(cells, labels)},
     }
-    lines = _layout((("draw", "posterior draws"), ("gaussian_draw", "Gaussian conditional draws")), columns)
+    lines = _layout({kind: kinds.of_draws(label) for kind, label in labels.items()}, columns)
     left = {"items": mine.get("failed_items_left_out"), "draws": mine.get("failed_draws_left_out")}
     without = " and ".join(f"{count} failed {what}" for what, count in left.items() if count)
     head = f"{mine.get('draws')} independent draws of {mine.get('items')} items{without and f', without {without}'}"
     unit = "pixels" if "pixel" in mine.get("unit", "pixel") else "entries"
     if not lines:
         return []
-    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines, *_of_others(coverage, mine)]
+    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines, *_of_more(coverage, mine)]
 
 
-def _of_others(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+def _others(record: dict[str, Any], labels: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Cells by kind of every metric that is not `STANDARD`, by its key."""
+    found = {}
+    for key, rows in record.items():
+        if key not in STANDARD and isinstance(rows, dict) and rows and set(rows) <= set(labels):
+            if all(isinstance(row, dict) and "value" in row for row in rows.values()):
+                found[key] = {kind: _with_error(row) for kind, row in rows.items()}
+    return found
+
+
+def _of_draws(cells: dict[str, str], labels: dict[str, str]) -> bool:
+    return all(kinds.drawn(labels[kind]) for kind in cells)
+
+
+def _of_more(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     """Of what the intervals are, if they are not of the draws and items `mine` that the head of the table counts."""
     row = coverage.get("draw", {})
     if row.get("value") is None or all(row.get(key) == mine.get(key) for key in ("draws", "items")):
@@ -64,16 +77,26 @@ def _of_others(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     return [f"  the intervals are of {row.get('draws')} independent draws of {row.get('items')} items"]
 
 
-def _layout(kinds: tuple[tuple[str, str], ...], columns: dict[str, dict[str, str]]) -> list[str]:
+def _layout(labels: dict[str, str], columns: dict[str, dict[str, str]]) -> list[str]:
     """Columns of cells by kind under their heads, without empty rows and columns; no line if there is no cell."""
     columns = {name: cells for name, cells in columns.items() if any(cells.values())}
-    rows = [("", {name: name for name in columns})]
-    for kind, label in kinds:
-        rows.append((f"  {label}", {name: cells.get(kind, "") for name, cells in columns.items()}))
-    rows = [(label, cells) for label, cells in rows if any(cells.values())]
-    width = {name: 3 + max(len(cells[name]) for _, cells in rows) for name in columns}
-    lines = [f"{label:<28}" + "".join(f"{cells[name]:>{width[name]}}" for name in columns) for label, cells in rows]
-    return [line.rstrip() for line in lines]
+    if not columns:
+        return []
+    heads = [Column(name, justify="right") for name in columns]
+    table = Table("", *heads, box=None, padding=(0, 0, 0, 3), pad_edge=False)
+    for kind, label in labels.items():
+        row = [cells.get(kind, "") for cells in columns.values()]
+        if any(row):
+            table.add_row(f"  {label}", *row)
+    return text_of(table)
+
+
+def text_of(table: Table) -> list[str]:
+    """The lines of a table as plain text, as wide as it is."""
+    console = Console(file=io.StringIO(), width=1000, color_system=None, highlight=False, markup=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def _with_error(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 
-from viscos.report.tables import Figure, Row, Table
+from viscos.report.tables import Cell, Row, Table
 
 ABSENT = "—"
 
@@ -67,7 +67,7 @@ def _tex(text: str) -> str:
     return text.replace("%", r"\%").replace("_", r"\_")
 
 
-def _text(figure: Figure | None, between: str, absent: str = ABSENT) -> str:
+def _text(figure: Cell | None, between: str, absent: str = ABSENT) -> str:
     if figure is None:
         return absent
     mean, spread = figure

@@ -14,40 +14,24 @@ from typing import Any
 
 import yaml
 
+from viscos.metrics import Coverage, EnergyAndSpread, Errors, Recognition, TrainedAlong
+from viscos.metrics.metric import Figure
+from viscos.report import kinds
 from viscos.runs.records import Record, families
 
-Figure = tuple[str, str | None]
+Cell = tuple[str, str | None]
 """A mean and, of several seeds, their standard deviation; as they are printed."""
+RowSpec = tuple[str, tuple[str, ...], bool]
+"""The label of a row, the keys of its figure in a record, and whether that is of the flow that is measured."""
 
 _FLOW = "viscos"
 """What the label of a row begins with whose figures are of a flow."""
 _SAME = 1e-3
 """Share by which figures that need no flow may differ between runs of several flows, by rounding, and be one."""
-_KINDS = (
-    ("mean", f"{_FLOW}, posterior mean"),
-    ("draw", f"{_FLOW}, one draw"),
-    ("prediction", f"{_FLOW}, its network's own prediction"),
-    ("gaussian_mean", "Gaussian conditional, mean"),
-    ("gaussian_draw", "Gaussian conditional, one draw"),
-    ("mean_imputation", "mean imputation"),
+FIGURES: tuple[Figure, ...] = tuple(
+    figure for metric in (TrainedAlong, Recognition, Errors, EnergyAndSpread, Coverage) for figure in metric.figures
 )
-_REAL = (("real", "the complete test images"),)
-_DRAWS = (("draw", f"{_FLOW}, draws"), ("gaussian_draw", "Gaussian conditional, draws"))
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a table shows of a record."""
-
-    key: str
-    title: str
-    better: str
-    decimals: int
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
-    """Label, and the keys of the figure in a record."""
-    note: str = ""
-    optional: bool = False
-    """Whether the table is left out if no record has a figure of it."""
+"""What there are tables of, in their order."""
 
 
 @dataclass(frozen=True)
@@ -56,65 +40,16 @@ class Row:
 
     method: str
     of_paper: bool
-    figures: tuple[Figure | None, ...]
+    figures: tuple[Cell | None, ...]
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of methods under columns of rates, and the runs that are behind them."""
 
-    spec: Spec
+    spec: Figure
     rates: tuple[float, ...]
     rows: tuple[Row, ...]
-
-
-def _of_draws(key: str, title: str, better: str, decimals: int, note: str = "") -> Spec:
-    """Of a score of independent draws, which older records lack."""
-    rows = tuple((label, (key, kind, "value")) for kind, label in _DRAWS)
-    return Spec(key, title, better, decimals, rows, note, optional=True)
-
-
-SPECS = (
-    Spec(
-        "accuracy",
-        "Top-1 accuracy of a classifier that was trained along, on incomplete images",
-        "higher",
-        4,
-        ((_FLOW, ("accuracy", "value")),),
-    ),
-    Spec(
-        "accuracy_complete",
-        "Top-1 accuracy of a classifier that was trained on complete images, on the completions",
-        "higher",
-        4,
-        tuple((label, ("accuracy_complete", kind, "value")) for kind, label in _KINDS + _REAL),
-    ),
-    Spec(
-        "fid",
-        "FID of the completions",
-        "lower",
-        3,
-        tuple((label, ("fid", kind, "value")) for kind, label in _KINDS + _REAL),
-        "The paper's extractor was never published, so its FIDs and ours are distances between other features; "
-        "the last row is the least that can be expected here.",
-    ),
-    Spec(
-        "rmse",
-        "RMSE on hidden pixels, in [0, 1], pooled",
-        "lower",
-        4,
-        tuple((label, ("rmse", kind, "pooled")) for kind, label in _KINDS),
-    ),
-    _of_draws("energy", "Energy score of independent draws, over an item's hidden pixels at once", "lower", 4),
-    _of_draws(
-        "coverage",
-        "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
-        "nearer to {nominal}",
-        3,
-        "Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
-    ),
-    _of_draws("spread_skill", "Spread of independent draws over the error of their mean", "nearer to 1", 3),
-)
 
 
 def tables(records: list[Record]) -> tuple[Table, ...]:
@@ -122,14 +57,14 @@ def tables(records: list[Record]) -> tuple[Table, ...]:
     paper = paper_figures()
     of_paper = all(record.figures["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
-    found = [Table(_of(spec, records), tuple(rates), _rows(spec, rates, records, of_paper)) for spec in SPECS]
+    found = [Table(_of(spec, records), tuple(rates), _rows(spec, rates, records, of_paper)) for spec in FIGURES]
     return tuple(t for t in found if not t.spec.optional or any(any(row.figures) for row in t.rows))
 
 
-def _of(spec: Spec, records: list[Record]) -> Spec:
+def _of(spec: Figure, records: list[Record]) -> Figure:
     """The table's description with what the records say of it: their unit where it is not the images', their level."""
     if spec.key == "coverage":
-        levels = [record.value("coverage", kind, "nominal") for record in records for kind, _ in _DRAWS]
+        levels = [record.value("coverage", kind, "nominal") for record in records for kind in kinds.DRAWS]
         level = max((level for level in levels if level is not None), default=0.9)  # failed draws only lower it
         title = spec.title.format(percent=f"{100 * level:.0f}")
         spec = replace(spec, title=title, better=spec.better.format(nominal=f"{level:.2f}"))
@@ -146,8 +81,8 @@ def provenance(records: list[Record]) -> str:
     seeds = sorted({record.seed for record in records})
     dataset, items = records[0].figures["dataset"], records[0].figures["items"]
     text = f"{len(records)} run{'s' * (len(records) > 1)} on {dataset}, {items} test items, "
-    if len(kinds := families(records)) > 1:
-        text += ", ".join(f"{len(those)} of a {name}" for name, those in kinds.items()) + ", "
+    if len(flows := families(records)) > 1:
+        text += ", ".join(f"{len(those)} of a {name}" for name, those in flows.items()) + ", "
     text += f"seed{'s' * (len(seeds) > 1)} "
     text += ", ".join(map(str, seeds))
     return text + ("; mean ± standard deviation over the seeds" if len(seeds) > 1 else "")
@@ -159,7 +94,7 @@ def paper_figures() -> dict[str, Any]:
     return yaml.safe_load(files("viscos.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
 
 
-def _rows(spec: Spec, rates: list[float], records: list[Record], of_paper: bool) -> tuple[Row, ...]:
+def _rows(spec: Figure, rates: list[float], records: list[Record], of_paper: bool) -> tuple[Row, ...]:
     rows = []
     if of_paper:
         paper = paper_figures()
@@ -167,27 +102,41 @@ def _rows(spec: Spec, rates: list[float], records: list[Record], of_paper: bool)
             known = {rate: (text, None) for rate, text in zip(paper["rates"], printed, strict=True) if text}
             rows.append(Row(method, True, tuple(known.get(rate) for rate in rates)))
     for method, keys, those in _methods(spec, records):
-        found = tuple(_figure([r.value(*keys) for r in those if r.rate == rate], spec.decimals) for rate in rates)
+        found = tuple(_cell([r.value(*keys) for r in those if r.rate == rate], spec.decimals) for rate in rates)
         rows.append(Row(method, False, found))
     return tuple(rows)
 
 
-def _methods(spec: Spec, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
+def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
+    """A row for each kind of completion that has such a figure."""
+    if spec.of == "model":
+        return [(_FLOW, (spec.key, spec.value), True)]
+    labels = kinds.labels(record.figures for record in records)
+    if spec.of == "draws":
+        labels = {kind: kinds.of_draws(label) for kind, label in labels.items() if kinds.drawn(label)}
+    labels = {kind: label for kind, label in labels.items() if kind != kinds.UNFITTED}
+    labels |= kinds.REAL if spec.of_truth else {}
+    return [(label, (spec.key, kind, spec.value), kind in kinds.OF_FLOW) for kind, label in labels.items()]
+
+
+def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
     """The label of each row that is not the paper's, the keys of its figures, and the records that they are from."""
-    kinds = families(records)
-    if len(kinds) == 1:
-        return [(label, keys, records) for label, keys in spec.rows]
-    own = [row for row in spec.rows if row[0].startswith(_FLOW)]
+    flows, rows = families(records), _row_specs(spec, records)
+    if len(flows) == 1:
+        return [(label, keys, records) for label, keys, _ in rows]
     methods = [
         (label.replace(_FLOW, f"{_FLOW}, {flow}", 1), keys, those)
-        for flow, those in kinds.items()
-        for label, keys in own
+        for flow, those in flows.items()
+        for label, keys, of_flow in rows
+        if of_flow
     ]
-    for label, keys in (row for row in spec.rows if row not in own):
+    for label, keys, of_flow in rows:
+        if of_flow:
+            continue
         if (shared := _shared(records, keys)) is not None:
             methods.append((label, keys, shared))
         else:
-            methods += [(f"{label} (beside the {flow})", keys, those) for flow, those in kinds.items()]
+            methods += [(f"{label} (beside the {flow})", keys, those) for flow, those in flows.items()]
     return methods
 
 
@@ -203,7 +152,7 @@ def _shared(records: list[Record], keys: tuple[str, ...]) -> list[Record] | None
     return list(found.values())
 
 
-def _figure(values: list[float | None], decimals: int) -> Figure | None:
+def _cell(values: list[float | None], decimals: int) -> Cell | None:
     known = [value for value in values if value is not None]
     if not known:
         return None

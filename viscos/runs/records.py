@@ -113,7 +113,7 @@ def _record(path: Path) -> Record:
         raise InputError(f"{path} cannot be read as JSON") from error
     if not isinstance(figures, dict) or figures.get("command") != "train" or "config" not in figures:
         raise InputError(f"{path} is no record of `viscos train` with its settings; move it out of the folder")
-    if not figures["config"]["mask"]["_target_"].endswith(".RandomMask"):
+    if figures["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
     return Record(name, figures)
 

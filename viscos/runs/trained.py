@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class Trained:
     state: dict[str, Any]
     path: Path
 
-    @property
-    def baseline(self) -> Gaussian | None:
+    @cached_property
+    def gaussian(self) -> Gaussian | None:
         """The Gaussian that was fitted to the observed training entries."""
         return restore_gaussian(self.state)
 
@@ -65,7 +66,8 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
     state = checkpoint.load(file, device)
     try:
         cfg, shape = state["config"], tuple(state["shape"])
-        model = build_model(cfg, shape, state["classes"], state["parts"]["posterior"] is not None)
+        network = None if state["parts"]["posterior"] is None else cfg["posterior"]
+        model = build_model(cfg["flow"], network, cfg["classifier"], shape, state["classes"])
     except KeyError as error:
         raise InputError(f"{str(file)!r} lacks {error}; it is not a checkpoint of `viscos train`") from error
     model.load_parts(state["parts"])

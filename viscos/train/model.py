@@ -75,10 +75,18 @@ class Model(nn.Module):
 
 
 def build_model(
-    cfg: dict[str, Any], shape: Sequence[int], classes: int, inference: bool, flow: Composed | None = None
+    flow: dict[str, Any] | Composed,
+    posterior: dict[str, Any] | None,
+    classifier: str,
+    shape: Sequence[int],
+    classes: int,
 ) -> Model:
-    """The model that the settings describe, for items of `shape`; with an inference network if `inference` is set."""
-    flow = build(cfg["flow"], shape) if flow is None else flow
-    posterior = build(cfg["posterior"], shape) if inference else None
-    classifier = make_classifier(cfg["classifier"], tuple(shape), classes) if classes > 1 else None
-    return Model(flow, posterior, classifier)
+    """The model for items of `shape`, from plain descriptions of its flow and its inference network, if it has one.
+
+    `classifier` names a kind of classifier, for data of two classes or more.
+    """
+    return Model(
+        flow if isinstance(flow, Composed) else build(flow, shape),
+        None if posterior is None else build(posterior, shape),
+        make_classifier(classifier, tuple(shape), classes) if classes > 1 else None,
+    )

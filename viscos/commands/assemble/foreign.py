@@ -29,20 +29,22 @@ from viscos.runs.trained import Trained
 from viscos.train.model import Model
 
 
-def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:
-    """What the factory makes, with the weights of `checkpoint`, in the place of a trained run."""
-    factory = str(cfg["flow"].get("factory", ""))
+def load_foreign(factory: str, checkpoint: str | None, items: str | None, device: torch.device) -> Trained:
+    """What the factory makes, with the weights of `checkpoint`, in the place of a trained run.
+
+    `items` is the file of what is to be completed, which may tell the shape of an item.
+    """
     if not factory:
         raise InputError("the flow of a run is in its checkpoint; leave flow= out, or take flow=foreign flow.factory=…")
-    if cfg["input"] is None:
+    if items is None:
         raise InputError("flow=foreign has no test items of its own; give input=<array file, picture or folder>")
-    made = _made(factory, _item_shape(cfg["input"]))
-    if cfg["checkpoint"] is not None:
-        load_weights(made, runs.find_checkpoint(cfg["checkpoint"]), factory)
+    made = _made(factory, _item_shape(items))
+    if checkpoint is not None:
+        load_weights(made, runs.find_checkpoint(checkpoint), factory)
     try:
         flow = wrap(made)
         if flow.shape is None:
-            flow = wrap(made, _item_shape(cfg["input"]))
+            flow = wrap(made, _item_shape(items))
     except InputError as error:
         raise InputError(f"flow.factory={factory}: {error}") from error
     if flow.shape is None:
@@ -54,7 +56,7 @@ def load_foreign(cfg: dict[str, Any], device: torch.device) -> Trained:
         )
     # Imputing needs of a flow what every flow has.
     model = Model(cast(Composed, flow.to(device).eval()), None, None)
-    path = Path(cfg["checkpoint"]) if cfg["checkpoint"] is not None else Path(factory)
+    path = Path(factory if checkpoint is None else checkpoint)
     return Trained(model, {}, {"shape": list(flow.shape)}, path)
 
 

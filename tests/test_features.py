@@ -9,14 +9,16 @@ import pytest
 import torch
 from problems import Projections, normal
 
-from viscos.commands.common import make_judge
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.measuring import reference_of
 from viscos.data.sources.registry import Images
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.extractor import MnistNet
+from viscos.metrics.features import ROWS, FeatureStatistics, Reference
 from viscos.metrics.fid import frechet_distance
-from viscos.metrics.judge import ROWS, Judge, Verdict
+from viscos.metrics.metric import measured
+from viscos.metrics.points import Errors, Recognition
 from viscos.metrics.rmse import RMSE
-from viscos.metrics.tally import Tally
 
 SIZE = Projections.size
 
@@ -27,69 +29,72 @@ def pictures(n, seed=0, name="made up"):
 
 
 TRAIN, TEST = pictures(2 * ROWS + 5, seed=1), pictures(40, seed=2)
-JUDGE = Judge(Projections(), TRAIN)
+REFERENCE = Reference(Projections(), TRAIN)
 
 
 def expected(images):
     """The distance, all at once."""
     moments = []
     for values in (images, TRAIN.values):
-        features = values.double().flatten(1) @ JUDGE.extractor.W.detach().double()
+        features = values.double().flatten(1) @ REFERENCE.extractor.W.detach().double()
         moments += [features.mean(0), features.T.cov()]
     return frechet_distance(*moments)
 
 
-def test_a_verdict():
+def test_features_gathered_over_batches():
     """Over batches; completions are clamped, failed ones left out and counted."""
     completed, ok = 1.4 * TEST.values - 0.2, torch.arange(40) % 7 > 0
     completed[~ok] = math.nan
-    verdict = Verdict(JUDGE)
+    seen = FeatureStatistics(REFERENCE)
     for rows in torch.arange(40).split(9):
-        verdict.update(completed[rows], TEST.labels[rows], ok[rows])
-    record = json.loads(json.dumps(verdict.fid_record(), allow_nan=False))
+        seen.update(completed[rows], TEST.labels[rows], ok[rows])
+    record = json.loads(json.dumps(seen.fid_record(), allow_nan=False))
     assert record["value"] == pytest.approx(expected(completed[ok].clamp(0, 1)), rel=1e-4)
     assert record["items"] == int(ok.sum()) and record["failed_items_left_out"] == int((~ok).sum())
     assert record["reference_items"] == len(TRAIN) and "made up" in record["between"]
     assert (record["extractor"], record["extractor_sha256"]) == (Projections.name, Projections.sha256)
 
     accuracy = Accuracy()
-    features = completed.clamp(0, 1).flatten(1) @ JUDGE.extractor.W.detach()
+    features = completed.clamp(0, 1).flatten(1) @ REFERENCE.extractor.W.detach()
     accuracy.update(features[ok].argmax(1), TEST.labels[ok])
-    record = verdict.accuracy_record()
+    record = seen.accuracy_record()
     assert record["value"] == accuracy.value and record["items"] == int(ok.sum())
     assert record["failed_items_left_out"] == int((~ok).sum()) and record["classifier_sha256"] == Projections.sha256
 
 
 def test_training_images_against_themselves():
-    verdict = Verdict(JUDGE)
-    verdict.update(TRAIN.values)
-    assert verdict.fid_record()["value"] == pytest.approx(0, abs=1e-9)
+    seen = FeatureStatistics(REFERENCE)
+    seen.update(TRAIN.values)
+    assert seen.fid_record()["value"] == pytest.approx(0, abs=1e-9)
 
 
 def test_with_too_few_items_nothing_is_looked_at():
-    judge = Judge(Projections(), TRAIN)
-    verdict = Verdict(judge)
-    verdict.update(TEST.values[:SIZE])
-    record = verdict.fid_record()
+    reference = Reference(Projections(), TRAIN)
+    seen = FeatureStatistics(reference)
+    seen.update(TEST.values[:SIZE])
+    record = seen.fid_record()
     assert record["value"] is None and record["reason"] == "3 items are too few for a covariance of 3 features"
-    assert record["items"] == SIZE and "reference" not in vars(judge)
-    few = Verdict(Judge(Projections(), pictures(2)))
+    assert record["items"] == SIZE and "moments" not in vars(reference)
+    few = FeatureStatistics(Reference(Projections(), pictures(2)))
     few.update(TEST.values)
     assert few.fid_record()["value"] is None and few.fid_record()["reason"].startswith("2 items are too few")
 
 
-def filled(tally, kinds):
+def filled(test, reference, kinds):
     hidden = torch.rand(TEST.values.shape, generator=torch.Generator().manual_seed(3)) < 0.5
+    metrics = Errors(test), Recognition(test, reference)
     for rows in torch.arange(40).split(16):
-        for kind, completed in kinds.items():
-            tally.update(kind, completed[rows], hidden[rows], rows, torch.ones(len(rows), dtype=torch.bool))
-        tally.update_truth(rows)
-    return tally.record(), hidden
+        truth = measured(test, rows, ~hidden[rows])
+        for metric in metrics:
+            for kind, completed in kinds.items():
+                metric.add(kind, completed[rows], truth, torch.ones(len(rows), dtype=torch.bool))
+            metric.update_truth(truth)
+    return metrics[0].record() | metrics[1].record(), hidden
 
 
-def test_a_tally():
+def test_the_metrics_of_several_kinds():
     kinds = {"one": TEST.values.flip(0), "two": 0.5 * TEST.values}
-    record, hidden = filled(Tally(TEST, JUDGE), kinds)
+    record, hidden = filled(TEST, REFERENCE, kinds)
     assert record.keys() == {"rmse", "fid", "accuracy_complete"} and record["rmse"].keys() == kinds.keys()
     assert record["fid"].keys() == record["accuracy_complete"].keys() == kinds.keys() | {"real"}
     for kind, images in (kinds | {"real": TEST.values}).items():
@@ -102,21 +107,21 @@ def test_a_tally():
 
 def test_classes_of_other_data_are_not_told_apart():
     others = Images("others", TEST.values, TEST.labels, SIZE)
-    record, _ = filled(Tally(others, JUDGE), {"one": TEST.values})
+    record, _ = filled(others, REFERENCE, {"one": TEST.values})
     assert record["fid"]["one"]["value"] is not None and "accuracy_complete" not in record
     unlabelled = Images("made up", TEST.values, None, 0)
-    assert "accuracy_complete" not in filled(Tally(unlabelled, JUDGE), {"one": TEST.values})[0]
+    assert "accuracy_complete" not in filled(unlabelled, REFERENCE, {"one": TEST.values})[0]
 
 
-def test_without_a_judge_the_record_says_why():
-    record, _ = filled(Tally(TEST, "no such network"), {"one": TEST.values})
+def test_without_a_reference_the_record_says_why():
+    record, _ = filled(TEST, "no such network", {"one": TEST.values})
     assert record["rmse"]["one"]["pooled"] == 0 and record["fid"] == {"reason": "no such network"}
     assert record.keys() == {"rmse", "fid"}
 
 
-def test_the_judge_of_a_run():
+def test_the_reference_of_a_run():
     """It sees all training images, however few of them a run learns from."""
-    digits, cpu = {"name": "digits", "root": None, "download": False}, torch.device("cpu")
-    assert isinstance(make_judge(digits, (1, 8, 8), None, cpu), str)
-    judge = make_judge(digits, (1, 28, 28), None, cpu)
-    assert isinstance(judge.extractor, MnistNet) and len(judge.train) == 1437
+    digits, cpu = Dataset({"name": "digits", "root": None, "download": False}), torch.device("cpu")
+    assert isinstance(reference_of(digits, (1, 8, 8), None, cpu), str)
+    reference = reference_of(digits, (1, 28, 28), None, cpu)
+    assert isinstance(reference.extractor, MnistNet) and len(reference.train) == 1437

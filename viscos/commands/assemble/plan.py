@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from viscos.commands.common import grey_levels
+from viscos.commands.assemble.data import Dataset
+from viscos.core.build import found
 from viscos.core.errors import InputError
+from viscos.posteriors import InferenceNetwork
 from viscos.train import Plan
 from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 
@@ -37,7 +39,8 @@ def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any
 
 
 def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
-    amortised = str(cfg["posterior"]["_target_"]).endswith(".Amortised")
+    kind = found(cfg["posterior"])
+    amortised = isinstance(kind, type) and issubclass(kind, InferenceNetwork)
     if hides and not amortised:
         raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
     teach = cfg["teach"] or ("none" if not amortised else "bound" if hides and not matches else "regression")
@@ -56,6 +59,7 @@ def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
 
 def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
     """The plan for settings that are `settled`, for so many training items."""
+    dataset = Dataset(cfg["dataset"])
     steps = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
     steps = steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
     pretrain = round(cfg["pretrain"] * items / cfg["batch_size"])
@@ -66,9 +70,9 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
         cfg["schedule"],
         cfg["max_steps"],
         warmup=cfg["warmup"],
-        noise=cfg["dataset"]["noise"],
-        levels=grey_levels(cfg),
-        augment=_augment(cfg["dataset"]),
+        noise=dataset.noise,
+        levels=dataset.levels,
+        augment=dataset.augment,
         accumulate=cfg["accumulate"],
         ema=cfg["ema"],
         pretrain=pretrain,
@@ -92,8 +96,3 @@ def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: b
         redrawing=min(math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]), cfg["max_steps"] or math.inf),
         bound=cfg["teach"] == "both",
     )
-
-
-def _augment(dataset: dict[str, Any]) -> list[str]:
-    kinds = dataset.get("augment", "none")
-    return [] if kinds == "none" else [kinds] if isinstance(kinds, str) else kinds

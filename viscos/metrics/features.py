@@ -1,4 +1,4 @@
-"""What a network that was trained on complete images says of completions: FID, and accuracy."""
+"""What a network that was trained on complete images sees in completions: FID, and accuracy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROWS = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class Reference:
     """An extractor, and the complete training images that completions should be like."""
 
     extractor: Extractor
     train: Images
 
     @cached_property
-    def reference(self) -> Moments:
+    def moments(self) -> Moments:
         """Moments of the training images' features; looked at when first asked for, which takes a while."""
         moments = Moments(self.extractor.size)
         for images in self.train.values.split(ROWS):
@@ -41,12 +41,12 @@ class Judge:
         return self.extractor.features(images.to(next(self.extractor.parameters()).device))
 
 
-class Verdict:
-    """Accumulates one kind of image, say one completion of each item; completions are clamped to [0, 1] first."""
+class FeatureStatistics:
+    """Accumulates features of one kind of image, say one completion of each item, clamped to [0, 1] first."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.moments, self.accuracy, self.failed = Moments(judge.extractor.size), Accuracy(), 0
+    def __init__(self, reference: Reference) -> None:
+        self.against = reference
+        self.moments, self.accuracy, self.failed = Moments(reference.extractor.size), Accuracy(), 0
 
     def update(self, images: Tensor, labels: Tensor | None = None, ok: Tensor | None = None) -> None:
         """Adds `images` (B, C, H, W), of which those that are not `ok` (bool, B) are left out and counted.
@@ -54,15 +54,15 @@ class Verdict:
         With `labels` (B,), of an extractor that classifies, they count for the accuracy too.
         """
         ok = item_mask(ok, len(images), images.device)
-        features = self.judge.features(torch.where(ok.view(-1, 1, 1, 1), images, 0).clamp(0, 1))
+        features = self.against.features(torch.where(ok.view(-1, 1, 1, 1), images, 0).clamp(0, 1))
         self.moments.update(features[ok.to(features.device)])
         self.failed += int((~ok).sum())
         if labels is not None:
-            self.accuracy.update(self.judge.extractor.scores(features).cpu(), labels.cpu(), ok.cpu())
+            self.accuracy.update(self.against.extractor.scores(features).cpu(), labels.cpu(), ok.cpu())
 
     def fid_record(self) -> dict[str, Any]:
         """FID and how it was computed; plain. Where there are too few items, None and the reason."""
-        extractor, train = self.judge.extractor, self.judge.train
+        extractor, train = self.against.extractor, self.against.train
         return {
             "metric": "fid",
             **self._fid(),
@@ -76,15 +76,15 @@ class Verdict:
 
     def accuracy_record(self) -> dict[str, Any]:
         """Accuracy and how it was computed; plain."""
-        extractor = self.judge.extractor
+        extractor = self.against.extractor
         classifier = f"trained on complete {extractor.classifies}, applied to these images"
         return self.accuracy.record() | {"classifier": classifier, "classifier_sha256": extractor.sha256}
 
     def _fid(self) -> dict[str, Any]:
-        seen, judge = self.moments, self.judge
+        seen, known = self.moments, self.against
         try:
             # In this order, too few items are refused before the training images are looked at.
-            known = (seen.mean, seen.covariance, judge.reference.mean, judge.reference.covariance)
+            both = (seen.mean, seen.covariance, known.moments.mean, known.moments.covariance)
         except InputError as error:
             return {"value": None, "reason": str(error)}
-        return {"value": frechet_distance(*known)}
+        return {"value": frechet_distance(*both)}

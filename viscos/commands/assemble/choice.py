@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.commands.common import chosen_mask
+from viscos.commands.assemble.masks import Masks
 from viscos.core.batch import Incomplete
-from viscos.core.build import build
+from viscos.core.build import build, found
 from viscos.core.errors import InputError
-from viscos.posteriors import Amortised, LatentGaussian, Posterior
+from viscos.posteriors import InferenceNetwork, LatentGaussian, Posterior, usual
 from viscos.runs.trained import Trained
 
 STEPS = 200
@@ -20,31 +20,60 @@ STEPS = 200
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What the settings ask of a fit; None where they leave it open."""
+
+    posterior: dict[str, Any]
+    """Its plain description."""
+    masks: Masks | None
+    partition: str
+    steps: int | None
+    start: str | None
+
+    @property
+    def network(self) -> bool:
+        """Whether an inference network is asked for by name."""
+        kind = found(self.posterior)
+        return isinstance(kind, type) and issubclass(kind, InferenceNetwork)
+
+    @property
+    def open(self) -> bool:
+        """Whether any posterior will do."""
+        return found(self.posterior) is usual
+
+    @property
+    def fit(self) -> bool:
+        """Whether something is said of a fit, so that there must be one."""
+        return self.steps is not None or self.start is not None or self.partition != "same"
+
+
+@dataclass(frozen=True)
 class Choice:
-    """What the settings `cfg` mean for a run."""
+    """What that means for a run."""
 
     trained: Trained
-    cfg: dict[str, Any]
+    asked: Asked
 
     def posterior(self, like: Tensor) -> Posterior:
         """A fresh posterior for items like `like` (B, …), or the network that was trained with the flow.
 
         Raises `InputError` for settings that the run cannot have.
         """
-        network, cfg = self.network, self.cfg
-        if self._name == "Amortised":
+        network, asked = self.network, self.asked
+        if asked.network:
             return self._as_it_is()
-        if cfg["start"] == "network" and network is None:
+        if asked.start == "network" and network is None:
             raise InputError("start=network: this run has no inference network; take start=gaussian")
-        if cfg["start"] == "network" and cfg["partition"] != "same":
+        if asked.start == "network" and asked.partition != "same":
             raise InputError(
-                f"start=network: the run's network does not know the latents of partition={cfg['partition']}; "
+                f"start=network: the run's network does not know the latents of partition={asked.partition}; "
                 "take start=gaussian"
             )
-        if self._auto and self._taught and self._serves and not self._asks_to_fit:
+        if asked.open and self._taught and self._serves and not asked.fit:
             assert network is not None
             return network
-        return build(cfg["posterior"], like)
+        made: Posterior = build(asked.posterior, like)
+        return made
 
     @property
     def network(self) -> Posterior | None:
@@ -54,14 +83,14 @@ class Choice:
     @property
     def steps(self) -> int:
         """Of a fit."""
-        return STEPS if self.cfg["steps"] is None else int(self.cfg["steps"])
+        return STEPS if self.asked.steps is None else self.asked.steps
 
     @property
     def start(self) -> str:
         """Where a fit begins."""
-        knows = self._taught and self.cfg["partition"] == "same"
-        usual = "network" if knows else "gaussian" if self.trained.baseline is not None else "prior"
-        return self.cfg["start"] or usual
+        knows = self._taught and self.asked.partition == "same"
+        usual = "network" if knows else "gaussian" if self.trained.gaussian is not None else "prior"
+        return self.asked.start or usual
 
     def taught_there(self, batch: Incomplete) -> LatentGaussian | None:
         """What the run's network says of the items, if a fit begins there."""
@@ -76,7 +105,7 @@ class Choice:
         if taught is not None:
             whole = taught.start is not None and bool(taught.start.isfinite().all())
             return taught.start if whole else None
-        if self.start != "gaussian" or (gaussian := self.trained.baseline) is None:
+        if self.start != "gaussian" or (gaussian := self.trained.gaussian) is None:
             return None
         at = batch.to("cpu")
         return gaussian.conditional(at.filled(), at.observed).to(batch.values)
@@ -84,11 +113,11 @@ class Choice:
     def line(self, posterior: Posterior) -> str | None:
         """What becomes of a network that was taught, where the settings leave that open."""
         own = "" if self.trained.cfg.get("teach_masks") == "any" else ", under its own masks"
-        if posterior is self.network and self._auto:
+        if posterior is self.network and self.asked.open:
             return f"no fit: the run's network was taught{own}; steps={STEPS} fits a posterior from there"
         if posterior is self.network:
             return "no fit: posterior=amortised takes the run's network as it is"
-        if self._auto and self._taught and not self._serves and not self._asks_to_fit:
+        if self.asked.open and self._taught and not self._serves and not self.asked.fit:
             return (
                 "the run's network was taught under its own masks only; fitting a posterior to each item "
                 "(posterior=amortised takes the network as it is)"
@@ -108,31 +137,19 @@ class Choice:
                 "this run has no inference network; take posterior=householder, or train one: teach=regression"
             )
         for key in ("steps", "start"):
-            if self.cfg[key] is not None:
+            if getattr(self.asked, key) is not None:
                 raise InputError(
                     f"posterior=amortised takes the run's network as it is, without a fit; leave {key}= out"
                 )
         return self.network
 
     @property
-    def _name(self) -> str:
-        return str(self.cfg["posterior"]["_target_"]).rpartition(".")[2]
-
-    @property
-    def _auto(self) -> bool:
-        return self._name == "usual"
-
-    @property
     def _taught(self) -> bool:
         """Whether the run's network was taught by regression, and serves without a fit."""
-        return isinstance(self.network, Amortised) and self.network.regressed
+        return self.network is not None and self.network.regressed
 
     @property
     def _serves(self) -> bool:
         """Whether the network was taught under masks like those that the settings give; none are the data's own."""
-        given, saved = chosen_mask(self.cfg), self.trained.cfg
-        return given is None or saved.get("teach_masks") == "any" or given == saved.get("mask")
-
-    @property
-    def _asks_to_fit(self) -> bool:
-        return self.cfg["steps"] is not None or self.cfg["start"] is not None or self.cfg["partition"] != "same"
+        given, saved = self.asked.masks, self.trained.cfg
+        return given is None or saved.get("teach_masks") == "any" or given.spec == saved.get("mask")

@@ -1,0 +1,187 @@
+"""Imputers behind one interface, and metrics that see them all alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from problems import normal
+
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.data.incomplete import IncompleteData
+from viscos.data.vectors import Vectors
+from viscos.flows import Affine, Composed
+from viscos.imputers import STANDARD, FlowImputer, GaussianImputer, Imputer, Kind, MeanImputer, NetworkImputer
+from viscos.inference import Completions, impute
+from viscos.linear.gaussian import Gaussian, observed_mean
+from viscos.linear.gaussian_em import em_gaussian
+from viscos.metrics import TRUTH, Coverage, EnergyAndSpread, Errors, PointMetric
+from viscos.metrics.metric import measured
+from viscos.posteriors import Amortised, Diagonal, Posterior
+from viscos.report import kinds
+from viscos.report.completions import completions_table, scores_table
+from viscos.roots import anderson
+
+D, N = 3, 40
+VALUES, OBSERVED = normal(N, D, seed=1).float(), normal(N, D, seed=2) > 0
+DATA = IncompleteData(VALUES, OBSERVED)
+BATCH = DATA.batch(torch.arange(N))
+LAW = Gaussian(torch.zeros(D), torch.eye(D) + 0.5)
+
+
+def flow():
+    return Composed([Affine((D,))], (D,))
+
+
+def network():
+    made = Amortised((D,), width=4)
+    made.prepare(VALUES, OBSERVED, LAW)
+    return made
+
+
+def imputers() -> dict[str, Imputer]:
+    """One of each kind, fitted."""
+    return {
+        "mean": MeanImputer().fit(DATA),
+        "gaussian": GaussianImputer(noise=0.1).fit(DATA),
+        "network": NetworkImputer(network()),
+        "viscos": FlowImputer(flow(), network(), anderson(1e-5)),
+    }
+
+
+@pytest.mark.parametrize("name", ["mean", "gaussian", "network", "viscos"])
+def test_every_imputer_keeps_what_is_observed_and_says_what_it_is_called(name):
+    imputer = imputers()[name]
+    assert imputer.name == name and imputer.label and all(kind.key and kind.label for kind in imputer.kinds())
+    for done in (imputer.impute(BATCH, 3, seed=5), imputer.best_mean(BATCH, 4, seed=5)):
+        assert done.draws.shape[1:] == VALUES.shape and bool(done.ok.all())
+        for completed in (*done.draws, done.mean()):
+            assert completed.isfinite().all() and torch.equal(completed[OBSERVED], VALUES[OBSERVED])
+
+
+@pytest.mark.parametrize("name", ["mean", "gaussian", "network", "viscos"])
+def test_an_items_completions_do_not_depend_on_its_company(name):
+    imputer = imputers()[name]
+    alone = imputer.impute(BATCH.select(slice(7, 8)), 2, seed=5, first=3).draws
+    torch.testing.assert_close(imputer.impute(BATCH, 2, seed=5, first=3).draws[:, 7:8], alone)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "viscos"])
+def test_draws_are_keyed_by_seed_item_and_number(name):
+    imputer = imputers()[name]
+    many, later = imputer.impute(BATCH, 4, seed=1).draws, imputer.impute(BATCH, 2, seed=1, first=2).draws
+    torch.testing.assert_close(many[2:], later)
+    assert not torch.allclose(many, imputer.impute(BATCH, 4, seed=2).draws)
+
+
+def test_the_mean_is_of_observed_entries_alone():
+    done = MeanImputer().fit(DATA).impute(BATCH)
+    expected = observed_mean(DATA.values, OBSERVED).float().expand_as(VALUES)
+    assert torch.equal(done.mean()[~OBSERVED], expected[~OBSERVED])
+
+
+def test_the_gaussian_is_fitted_by_expectation_maximisation_and_its_mean_is_exact():
+    imputer = GaussianImputer(floor=0.02, noise=0.1).fit(DATA)
+    assert imputer.gaussian is not None
+    fitted = em_gaussian(DATA.values, OBSERVED, 0.02, 0.1)
+    torch.testing.assert_close(imputer.gaussian.covariance, fitted.covariance)
+    done = imputer.impute(BATCH, 4000)
+    assert torch.equal(done.mean(), fitted.conditional(BATCH.values, OBSERVED))
+    torch.testing.assert_close(done.draws.mean(0), done.mean(), atol=0.1, rtol=0)
+
+
+def test_the_flow_draws_what_impute_draws_in_pairs_for_a_mean_and_independently_else():
+    imputer = imputers()["viscos"]
+    assert isinstance(imputer, FlowImputer)
+    for antithetic, done in ((False, imputer.impute(BATCH, 5, 3)), (True, imputer.best_mean(BATCH, 5, 3))):
+        wanted = impute(imputer.of, imputer.posterior, BATCH, imputer.solver, draws=5, seed=3, antithetic=antithetic)
+        assert torch.equal(done.draws, wanted.draws) and done.paired == antithetic
+        assert len(done.independent()[0]) == (3 if antithetic else 5)
+    assert len(imputers()["gaussian"].best_mean(BATCH, 5).draws) == 3, "as many independent ones"
+
+
+def test_refusals():
+    for fresh in (MeanImputer(), GaussianImputer()):
+        with pytest.raises(InputError, match="call fit first"):
+            fresh.impute(BATCH)
+    with pytest.raises(InputError, match="fitted to"):
+        MeanImputer().fit(DATA).impute(incomplete(VALUES[:, :2], OBSERVED[:, :2]))
+    with pytest.raises(InputError, match="no prediction of its own"):
+        NetworkImputer(Diagonal(VALUES)).impute(BATCH)
+
+
+def test_the_neutral_posterior_prepares_and_checks_nothing_and_has_no_prediction():
+    plain = Posterior()
+    plain.prepare(VALUES, OBSERVED, None)
+    plain.check((7,))
+    assert not plain.predicts and not plain.regressed and plain.held_out == 0
+    with pytest.raises(InputError, match=r"for items \(3,\), got \(4,\)"):
+        network().check((4,))
+
+
+def test_teaching_is_minus_the_log_density_of_the_latents():
+    posterior = Diagonal(VALUES)
+    latents = normal(N, D, seed=9).float()
+    H = ~OBSERVED
+    expected = -torch.distributions.Normal(0.0, 1.0).log_prob(latents[H]).sum()
+    torch.testing.assert_close(posterior.teach(BATCH, latents, flow()), expected)
+
+
+class Nearest(Imputer):
+    """The value of another item: an imputer from outside."""
+
+    name, label = "nearest", "nearest item"
+    mean = Kind("nearest_mean", "nearest item, mean")
+    draw = Kind("nearest_draw", "nearest item, one draw")
+
+    def impute(self, batch, draws=1, seed=0, first=0):
+        completed = batch.filled(torch.roll(VALUES, 1, 0))
+        return Completions.exact(completed.expand(draws, *completed.shape), completed)
+
+
+class Bias(PointMetric):
+    """The mean error: a metric from outside."""
+
+    def __init__(self, test):
+        self.errors = {}
+
+    def add(self, kind, completed, truth, ok):
+        self.errors.setdefault(kind, []).append((completed - truth.values)[truth.hidden])
+
+    def record(self):
+        return {"bias": {kind: {"value": float(torch.cat(e).mean())} for kind, e in self.errors.items()}}
+
+
+def test_an_imputer_and_a_metric_from_outside_have_their_place_in_records_and_tables():
+    test = Vectors("toy", VALUES, None, 0)
+    metrics = Errors(test), EnergyAndSpread(test), Coverage(test), Bias(test)
+    for imputer in (*imputers().values(), Nearest()):
+        for rows in torch.arange(N).split(16):
+            done = imputer.impute(DATA.batch(rows), 3) if imputer.name != "nearest" else None
+            done = done or Completions.exact(*nearest(rows))
+            for metric in metrics:
+                metric.update(imputer, done, measured(test, rows, OBSERVED[rows]))
+    record = {key: figures for metric in metrics for key, figures in metric.record().items()}
+    record |= {"items": N, "labels": {kind.key: kind.label for kind in Nearest.kinds()}}
+    record = json.loads(json.dumps(record, allow_nan=False))
+    expected = (torch.roll(VALUES, 1, 0) - VALUES)[~OBSERVED].double()
+    assert record["rmse"]["nearest_mean"]["pooled"] == pytest.approx(float(expected.square().mean().sqrt()), rel=1e-6)
+    assert record["bias"]["nearest_mean"]["value"] == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert record["energy"].keys() == {"draw", "gaussian_draw", "nearest_draw"} == record["coverage"].keys()
+    table, scores = "\n".join(completions_table(record)), "\n".join(scores_table(record))
+    assert "nearest item, mean" in table and "bias" in table and "nearest item, draws" in scores
+
+
+def nearest(rows):
+    batch = DATA.batch(rows)
+    completed = batch.filled(torch.roll(VALUES, 1, 0)[rows])
+    return completed.expand(3, *completed.shape), completed
+
+
+def test_labels_are_said_once_and_keys_do_not_collide():
+    keys = [kind.key for imputer in STANDARD for kind in imputer.kinds()] + [TRUTH]
+    assert len(set(keys)) == len(keys) and kinds.LABELS.keys() == set(keys) - {TRUTH}
+    assert kinds.labels([{"labels": {"mean": "mine", "knn": "nearest"}}])["mean"] == kinds.LABELS["mean"]
+    assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"

@@ -1,0 +1,98 @@
+"""What `viscos bench` times, by its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.machine import Machine
+from viscos.commands.assemble.masks import Masks, random_masks
+from viscos.commands.assemble.measuring import objective_of
+from viscos.core.build import build
+from viscos.data.incomplete import IncompleteData
+from viscos.data.items import Data
+from viscos.data.scaling import fit_scaling, standardised
+from viscos.inference import Objective
+from viscos.inference.conditional import SOLVERS
+from viscos.linear.gaussian import Gaussian
+from viscos.posteriors import Amortised
+from viscos.roots import RootFinder
+from viscos.runs.trained import load
+from viscos.train.model import Model
+
+_TRAIN_ITEMS = 2000
+
+
+@dataclass(frozen=True)
+class Benching:
+    """A model, items, and the masks and solvers under which they are completed."""
+
+    run_dir: Path
+    checkpoint: str | None
+    dataset: Dataset
+    device: torch.device
+    model: Model
+    train: Data
+    test: Data
+    masks: dict[str, Masks]
+    """By a label."""
+    solvers: dict[str, RootFinder]
+    partition: str
+    incomplete: IncompleteData
+    """The training items of one step, with holes where the flow is trained with them."""
+    missing: float
+    """Share of them that is hidden."""
+    objective: Objective
+    batch_size: int
+    repeats: int
+    seed: int
+
+
+def benching(cfg: dict[str, Any]) -> Benching:
+    """Assembles a benchmark by the checked settings of `viscos bench`."""
+    device, seed = Machine.of(cfg).use(), cfg["seed"]
+    trained = load(cfg["checkpoint"], device) if cfg["checkpoint"] else None
+    dataset = Dataset(trained.cfg["dataset"] if trained else cfg["dataset"])
+    train = dataset.load("train", _TRAIN_ITEMS)
+    scaling = trained.scaling if trained else fit_scaling(train, train.known)
+    train, test = (standardised(data, scaling) for data in (train, dataset.load("test", cfg["items"])))
+    model = trained.model if trained else _untrained(cfg["flow"], train).to(device)
+    missing = 0.0 if model.flow.matches else max(cfg["rates"])  # matching takes complete data
+    observed = random_masks(missing, seed).of(train, "train")
+    return Benching(
+        Path(cfg["run_dir"]),
+        cfg["checkpoint"],
+        dataset,
+        device,
+        model,
+        train,
+        test,
+        _masks(cfg, test, seed),
+        {name: SOLVERS[name]() for name in cfg["solvers"]},
+        cfg["partition"],
+        IncompleteData(train.values, observed, train.labels),
+        missing,
+        objective_of({"_target_": "viscos.roots.auto"}),
+        cfg["batch_size"],
+        cfg["repeats"],
+        seed,
+    )
+
+
+def _untrained(flow: dict[str, Any], train: Data) -> Model:
+    model = Model(build(flow, train.shape), Amortised(train.shape), None)
+    gaussian = Gaussian.from_incomplete(train.values, train.known, noise=0.05, floor=0.0025)
+    model.prepare(train.values, train.known, gaussian)
+    return model
+
+
+def _masks(cfg: dict[str, Any], test: Data, seed: int) -> dict[str, Masks]:
+    masks = {f"{100 * rate:g} %": random_masks(rate, seed) for rate in cfg["rates"]}
+    if cfg["center"] and len(test.shape) == 3:
+        n = cfg["center"]
+        masks[f"centre {n} × {n}"] = Masks({"_target_": "viscos.data.masks.CenterMask", "size": n}, seed)
+    return masks

@@ -1,0 +1,61 @@
+"""Data by the settings of a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from viscos.data.items import Data
+from viscos.data.sources.registry import load, settings_of
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set, by its settings."""
+
+    settings: dict[str, Any]
+    """As a run saves them, with whole paths."""
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Dataset:
+        """With whole paths, so that they find the same files from any folder."""
+        paths = {key: settings[key] for key in ("root", "path") if settings.get(key)}
+        whole = {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
+        return cls(settings | whole)
+
+    @property
+    def name(self) -> str:
+        """By which it is chosen."""
+        return str(self.settings["name"])
+
+    @property
+    def levels(self) -> int:
+        """How many grey levels a pixel may have; 256 where the settings do not say."""
+        return int(self.settings.get("levels", 256))
+
+    @property
+    def noise(self) -> float | str:
+        """The standard deviation of the noise on training values, or `uniform`."""
+        noise: float | str = self.settings.get("noise", 0.0)
+        return noise
+
+    @property
+    def gaussian_noise(self) -> float:
+        """The standard deviation of the noise on training values, 0 where they are dequantised instead."""
+        return 0.0 if self.noise == "uniform" else float(self.noise)
+
+    @property
+    def augment(self) -> list[str]:
+        """How training images are moved about."""
+        kinds = self.settings.get("augment", "none")
+        return [] if kinds == "none" else [kinds] if isinstance(kinds, str) else kinds
+
+    def load(self, split: str, limit: int | None = None) -> Data:
+        """The split, or its first `limit` items; raises `InputError` as `viscos.data.sources.registry.load` does."""
+        taken = {key: self.settings[key] for key in settings_of(self.name) if key in self.settings}
+        data = load(self.name, split, **taken)
+        if limit is None or limit >= len(data):
+            return data
+        labels = None if data.labels is None else data.labels[:limit]
+        return replace(data, values=data.values[:limit], labels=labels)

@@ -1,0 +1,142 @@
+"""What is to be completed and how, by the settings of `viscos impute`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.commands.assemble.choice import Asked, Choice
+from viscos.commands.assemble.foreign import load_foreign
+from viscos.commands.assemble.machine import Machine
+from viscos.commands.assemble.masks import Masks, masks_of
+from viscos.commands.assemble.measuring import objective_of
+from viscos.commands.assemble.saved import dataset_of, noise_of, test_masks
+from viscos.core.errors import InputError
+from viscos.data.items import Data
+from viscos.data.sources.files import read_images
+from viscos.data.sources.table import Rows, read_rows
+from viscos.inference import Objective
+from viscos.inference.conditional import check_partition
+from viscos.posteriors import Posterior
+from viscos.runs.trained import Trained, load
+
+TEST_ITEMS = 16
+"""Test items to complete unless the settings say how many."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """What is to be completed, in its own units."""
+
+    data: Data
+    known: Tensor
+    """Where there is a value at all (N, …), bool."""
+    observed: Tensor
+    """Where it is used (N, …), bool."""
+    rows: Rows | None = None
+    """The table that the items are from, if they are from a file with one."""
+
+    @property
+    def truth(self) -> Tensor:
+        """(N, …), NaN where not even the original is known."""
+        return torch.where(self.known, self.data.values, float("nan"))
+
+    @property
+    def measured(self) -> Tensor:
+        """Where the truth is known and is not used (N, …), bool."""
+        return self.known & ~self.observed
+
+
+@dataclass(frozen=True)
+class Imputing:
+    """A trained model, items with holes, and how they are completed."""
+
+    settings: dict[str, Any]
+    """As the run saves them."""
+    run_dir: Path
+    items: Items
+    data: Data
+    """The items as the model takes them."""
+    choice: Choice
+    objective: Objective
+    device: torch.device
+    noise: float
+    """Standard deviation of the noise that is taken off draws."""
+    draws: int
+    batch_size: int
+    learning_rate: float
+    samples: int
+    """Completions of each item in one step of a fit."""
+    seed: int
+
+    @property
+    def trained(self) -> Trained:
+        """The model, with what its run knows of the data."""
+        return self.choice.trained
+
+    @property
+    def partition(self) -> str:
+        """Which latents go with hidden values."""
+        return self.choice.asked.partition
+
+    def posterior(self, like: Tensor) -> Posterior:
+        """A fresh posterior for items like `like` (B, …), or the run's network."""
+        return self.choice.posterior(like)
+
+
+def imputing(cfg: dict[str, Any]) -> Imputing:
+    """Assembles what `viscos impute` does, by its checked settings.
+
+    Raises `InputError` for items, masks or a posterior that do not suit the run.
+    """
+    device, masks = Machine.of(cfg).use(), masks_of(cfg)
+    trained = _trained(cfg, device)
+    items = _items(cfg, trained, masks)
+    data = trained.standardised(items.data)
+    trained.model.flow.check(data.values)
+    choice = Choice(trained, Asked(cfg["posterior"], masks, cfg["partition"], cfg["steps"], cfg["start"]))
+    check_partition(cfg["partition"], choice.posterior(data.values[:1]))
+    return Imputing(
+        cfg,
+        Path(cfg["run_dir"]),
+        items,
+        data,
+        choice,
+        objective_of(cfg["solver"], cfg["lad"]),
+        device,
+        noise_of(trained, cfg["denoise"]),
+        cfg["draws"],
+        cfg["batch_size"],
+        cfg["learning_rate"],
+        cfg["samples"],
+        cfg["seed"],
+    )
+
+
+def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
+    if cfg.get("flow") is not None:
+        return load_foreign(str(cfg["flow"].get("factory", "")), cfg["checkpoint"], cfg["input"], device)
+    if cfg["checkpoint"] is None:
+        raise InputError("checkpoint=… is needed: run folder of `viscos train`, or a checkpoint file")
+    return load(cfg["checkpoint"], device)
+
+
+def _items(cfg: dict[str, Any], trained: Trained, masks: Masks | None) -> Items:
+    file, count, shape = cfg["input"], cfg["items"], tuple(trained.state["shape"])
+    example = "mask=center8" if len(shape) == 3 else "missing=0.3"
+    if file is None:
+        data = dataset_of(trained).load("test", count or TEST_ITEMS)
+        observed = test_masks(trained, masks, data)
+        if bool(observed.all()):
+            raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
+        return Items(data, data.known, observed)
+    rows = read_rows(file, trained.columns, shape[0], count) if len(shape) == 1 else None
+    data, known = read_images(file, shape, count) if rows is None else (rows.data, rows.data.known)
+    if masks is None and bool(known.all()):
+        raise InputError(f"{file} has no holes (NaN); say what is missing, e.g. {example} or mask=file")
+    observed = known if masks is None else known & masks.of(data, "input")
+    return Items(data, known, observed, rows)

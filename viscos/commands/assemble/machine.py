@@ -1,0 +1,47 @@
+"""What a command runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from viscos.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device, processes and threads, and the seed of torch's own generator."""
+
+    device: str
+    """`auto`, `cpu`, `cuda` or `cuda:<number>`."""
+    threads: int | None
+    seed: int
+    devices: int = 1
+    """Processes that share each batch."""
+    precision: int | str = 32
+
+    @classmethod
+    def of(cls, cfg: dict[str, Any]) -> Machine:
+        """By the settings of a command; raises `InputError` where its processes would share less than an item each."""
+        devices, parts = cfg.get("devices", 1), cfg.get("accumulate", 1)
+        if cfg.get("batch_size", devices * parts) < devices * parts:
+            shared = f"devices={devices} times accumulate={parts}"
+            raise InputError(f"batch_size={cfg['batch_size']} is less than {shared}; each part of a step needs an item")
+        return cls(cfg["device"], cfg["threads"], cfg["seed"], devices, cfg.get("precision", 32))
+
+    def use(self) -> torch.device:
+        """Sets threads and seed; returns the device. Raises `InputError` if it is not there."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        torch.manual_seed(self.seed)
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"device is {name}, but torch sees no GPU here; use device=cpu")
+        number = name.partition(":")[2]
+        if number and int(number) >= torch.cuda.device_count():
+            raise InputError(f"device is {name}, but torch sees {torch.cuda.device_count()} GPU here, numbered from 0")
+        return torch.device(name)

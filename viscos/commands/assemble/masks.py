@@ -1,0 +1,61 @@
+"""Which entries are observed, by the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from viscos.core.build import build, found
+from viscos.core.errors import InputError
+from viscos.data.items import Data
+from viscos.data.masks import RandomMask
+from viscos.data.vectors import Vectors
+
+RANDOM = "viscos.data.masks.RandomMask"
+
+
+@dataclass(frozen=True)
+class Masks:
+    """A kind of mask, for any split of any data."""
+
+    spec: dict[str, Any]
+    """Its plain description, as a run saves it."""
+    seed: int
+
+    def of(self, data: Data, split: str) -> Tensor:
+        """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""
+        spec = self.spec
+        if isinstance(data, Vectors) and "columns" in spec:
+            spec = spec | {"columns": data.positions(spec["columns"])}
+        observed: Tensor = build(spec)(data.shape, len(data), self.seed, split)
+        return observed & data.known
+
+    @property
+    def missing(self) -> float | None:
+        """The share that random masks hide; None for others."""
+        return self.spec.get("missing")
+
+
+def random_masks(missing: float, seed: int) -> Masks:
+    """Each entry hidden with probability `missing`."""
+    return Masks({"_target_": RANDOM, "missing": missing}, seed)
+
+
+def masks_of(cfg: dict[str, Any], usual: float | None = None) -> Masks | None:
+    """The masks that the settings ask for: by a group, or by a rate alone; None if neither is given.
+
+    `usual` is the rate of mask=random where none is given. Raises `InputError` for both, or for mask=random alone.
+    """
+    mask, rate, seed = cfg.get("mask"), cfg["missing"], cfg["seed"]
+    if mask is None:
+        return None if rate is None else random_masks(rate, seed)
+    random = found(mask) is RandomMask
+    if random and mask["missing"] is None:
+        if usual is not None:
+            return Masks({**mask, "missing": usual}, seed)
+        raise InputError("mask=random needs a rate, e.g. missing=0.5")
+    if rate is not None and not random:
+        raise InputError(f"missing={rate} is for mask=random, and another mask is given too; leave one of them out")
+    return Masks(mask, seed)

@@ -1,0 +1,119 @@
+"""How completions are made and measured, by the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.progress import bar
+from viscos.core.build import build
+from viscos.core.errors import InputError
+from viscos.data.images import Images
+from viscos.data.incomplete import IncompleteData
+from viscos.data.items import Data
+from viscos.evaluate import Protocol, evaluate, standard_metrics
+from viscos.imputers import GaussianImputer, Imputer, MeanImputer
+from viscos.inference import Completions, Objective
+from viscos.linear import GMRES
+from viscos.linear.gaussian import Gaussian
+from viscos.logdet import Auto
+from viscos.metrics import Metric, Reference
+from viscos.metrics.extractor import extractor_for
+from viscos.train.model import Model
+
+BESIDE = ("mean", "gaussian")
+"""Imputers that are measured beside a model unless the settings say which; they are known from its training."""
+
+
+def objective_of(solver: dict[str, Any], lad: dict[str, Any] | None = None) -> Objective:
+    """Solver and estimator by their settings; adjoints and probes to a hundredth, below the noise of one probe."""
+    return Objective(build(solver), build(lad) if lad else Auto(), GMRES(tolerance=1e-2))
+
+
+def reference_of(
+    dataset: Dataset, shape: tuple[int, ...], inception: str | None, device: torch.device
+) -> Reference | str:
+    """For FID: an extractor for items of `shape`, with all complete training images; or why there is none."""
+    extractor = extractor_for(shape, inception)
+    if isinstance(extractor, str):
+        return extractor
+    train = dataset.load("train")
+    assert isinstance(train, Images)
+    return Reference(extractor.to(device), train)
+
+
+@dataclass(frozen=True)
+class FromTraining:
+    """What a training knows of its data, for imputers that stand beside the model."""
+
+    means: Tensor | None
+    """Of the observed training entries (d,)."""
+    gaussian: Gaussian | None
+    data: Callable[[], IncompleteData]
+    """The training data as the model saw them, loaded when an imputer has to be fitted to them."""
+
+    def imputer(self, name: str) -> Imputer | None:
+        """The imputer called `name`, or the class of that dotted path, fitted; None if the run cannot tell."""
+        if name == "mean":
+            return None if self.means is None else MeanImputer(self.means)
+        if name == "gaussian":
+            return None if self.gaussian is None else GaussianImputer(self.gaussian)
+        if "." not in name:
+            raise InputError(f"imputers has {name!r}; choose {' or '.join(BESIDE)}, or the dotted path of a class")
+        made = build({"_target_": name})
+        if not isinstance(made, Imputer):
+            raise InputError(f"imputers has {name!r}, which is no viscos.imputers.Imputer")
+        return made.fit(self.data())
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How a model is measured on a test split."""
+
+    dataset: Dataset
+    inception: str | None
+    protocol: Protocol
+    objective: Objective
+    imputers: Sequence[str]
+    """Names or dotted paths of those beside the model."""
+    metrics: Sequence[str]
+    """Dotted paths of those beside the standard ones."""
+
+    @classmethod
+    def of(cls, cfg: dict[str, Any], dataset: Dataset, objective: Objective) -> Measuring:
+        """By the settings of a training or an evaluation, on the data set that a run was trained on."""
+        noise = dataset.gaussian_noise if cfg["denoise"] else 0.0
+        protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=dataset.levels, noise=noise)
+        imputers, metrics = cfg.get("imputers", BESIDE), cfg.get("metrics", ())  # older runs say nothing of them
+        return cls(dataset, cfg["inception"], protocol, objective, tuple(imputers), tuple(metrics))
+
+    def run(
+        self, model: Model, test: Data, observed: Tensor, known: FromTraining
+    ) -> tuple[dict[str, Any], Completions | None]:
+        """The record, and the completions of the first items, with a bar."""
+        device = next(model.parameters()).device
+        others = [imputer for name in self.imputers if (imputer := known.imputer(name)) is not None]
+        metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, device))
+        metrics += [self._own_metric(name, test) for name in self.metrics]
+        with bar("measuring", len(test)) as progress:
+            return evaluate(
+                model,
+                test,
+                observed,
+                self.objective,
+                self.protocol,
+                others=others,
+                metrics=metrics,
+                progress=progress.update,
+            )
+
+    def _own_metric(self, name: str, test: Data) -> Metric:
+        made = build({"_target_": name}, test)
+        if not isinstance(made, Metric):
+            raise InputError(f"metrics has {name!r}, which is no viscos.metrics.Metric")
+        return made

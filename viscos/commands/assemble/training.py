@@ -1,0 +1,176 @@
+"""A training, by the settings of `viscos train`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos import runs
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.masks import Masks, masks_of
+from viscos.commands.assemble.measuring import FromTraining, Measuring, objective_of
+from viscos.commands.assemble.plan import plan_of, settled
+from viscos.commands.progress import Bar, bar
+from viscos.core.build import build
+from viscos.core.errors import InputError
+from viscos.data.incomplete import IncompleteData
+from viscos.data.items import Data
+from viscos.data.masks import load_masks, mask_hash
+from viscos.data.scaling import Scaling, fit_scaling, standardised
+from viscos.flows import Composed
+from viscos.linear.gaussian import Gaussian, observed_mean
+from viscos.linear.gaussian_em import PASSES, em_gaussian
+from viscos.metrics.extractor import extractor_for
+from viscos.runs import checkpoint
+from viscos.runs.trained import restore_gaussian
+from viscos.train import PhasedTrainer, Trainer
+from viscos.train.devices import Devices
+from viscos.train.model import build_model
+
+MASKS = "masks_{split}.npz"
+"""File of a split's masks in a run folder."""
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that can go on: what is trained, what it is measured on, and what is known of the data."""
+
+    settings: dict[str, Any]
+    """As a run saves them: those given, with what was null as it suits flow and data."""
+    run_dir: Path
+    trainer: Trainer
+    measuring: Measuring
+    test: Data
+    observed: Tensor
+    """Of the test items (N, …), bool."""
+    scaling: Scaling | None
+    gaussian: Gaussian
+    """Of the observed training entries."""
+    log_every: int
+    seed: int
+    spent: float
+    """Seconds that the run has taken before this process."""
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """Those of each split, bool, true where observed."""
+        return dict(zip(SPLITS, (self.trainer.data.observed, self.observed), strict=True))
+
+    @property
+    def means(self) -> Tensor:
+        """Of the observed training entries, in the precision of a checkpoint."""
+        return observed_mean(self.trainer.data.values, self.trainer.data.observed).float().double()
+
+    def from_training(self) -> FromTraining:
+        """For the imputers that stand beside the model."""
+        return FromTraining(self.means.view(self.test.shape), self.gaussian, lambda: self.trainer.data)
+
+
+def training(cfg: dict[str, Any], devices: Devices) -> Training:
+    """Assembles a training, or one that goes on, by the checked settings of `viscos train`.
+
+    Raises `InputError` for settings that do not go together, or that do not suit the data.
+    """
+    run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset.of(cfg["dataset"]), masks_of(cfg, usual=0.5)
+    assert masks is not None  # at the usual rate if at no other
+    train, test = _splits(cfg, dataset, devices)
+    extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
+    cfg = {**cfg, "dataset": dataset.settings, "mask": masks.spec, "missing": masks.missing}
+    state = checkpoint.load(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    observed, test_observed = _masks(masks, run_dir, train, test, resumed=state is not None)
+    scaling = fit_scaling(train, observed)
+    train, test = standardised(train, scaling), standardised(test, scaling)
+    data = IncompleteData(train.values, observed, train.labels)
+    flow: Composed = build(cfg["flow"], train.shape)
+    hides = not bool(observed.all() and test_observed.all())
+    cfg = settled(cfg, matches=flow.matches, hides=hides)
+    gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data, state)
+    trainer = _trainer(cfg, flow, train.classes, data, hides, gaussian, devices, state)
+    return Training(
+        {**cfg, "resume": None},
+        run_dir,
+        trainer,
+        Measuring.of(cfg, dataset, trainer.objective),
+        test,
+        test_observed,
+        scaling,
+        gaussian,
+        cfg["log_every"],
+        cfg["seed"],
+        0.0 if state is None else state.get("seconds", 0.0),
+    )
+
+
+def _splits(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:
+    with devices.rank_zero_first():  # it may have to download them
+        train, test = dataset.load("train", cfg["train_items"]), dataset.load("test", cfg["test_items"])
+    if train.shape != test.shape:
+        raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
+    if not train.units.clamped and dataset.noise == "uniform":
+        raise InputError("dataset.noise=uniform is for the grey levels of images; give a standard deviation, e.g. 0")
+    return train, test
+
+
+def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: bool) -> tuple[Tensor, Tensor]:
+    """The masks of both splits; of a run that goes on, they must be those that it saved."""
+    made = {split: masks.of(data, split) for split, data in zip(SPLITS, (train, test), strict=True)}
+    for split, observed in made.items():
+        path = run_dir / MASKS.format(split=split)
+        if resumed and mask_hash(load_masks(path)) != mask_hash(observed):
+            raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
+    if not bool(made["train"].flatten(1).any()):
+        raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
+    return made["train"], made["test"]
+
+
+def _gaussian(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:
+    if state is not None and (saved := restore_gaussian(state)) is not None:
+        return saved
+    with ExitStack() as shown:
+        began, bars = time.monotonic(), list[Bar]()
+
+        def progress(done: int, figures: dict[str, float]) -> None:
+            if not bars and time.monotonic() - began > 3:  # most fits are over before anyone wonders
+                bars.append(shown.enter_context(bar("fitting the Gaussian", PASSES)))
+            for each in bars:
+                each.update(done, figures)
+
+        fitted = em_gaussian(data.values, data.observed, floor, noise, progress=progress)
+    # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
+    return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
+
+
+def _trainer(
+    cfg: dict[str, Any],
+    flow: Composed,
+    classes: int,
+    data: IncompleteData,
+    hides: bool,
+    gaussian: Gaussian,
+    devices: Devices,
+    state: dict[str, Any] | None,
+) -> Trainer:
+    """What trains, at its beginning or where `state` left it."""
+    network = None if cfg["teach"] == "none" else cfg["posterior"]
+    model = build_model(flow, network, cfg["classifier"], data.shape, classes)
+    if state is None:
+        model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
+    else:
+        model.load_parts(state["parts"])
+    plan, objective = plan_of(cfg, len(data), hides), objective_of(cfg["solver"], cfg["lad"])
+    made = PhasedTrainer if plan.phases else Trainer
+    trainer = made(model.to(devices.device), data, objective, plan, devices)
+    if state is not None:
+        trainer.load_state(state["trainer"])
+        if trainer.step > trainer.total:
+            raise InputError(
+                f"these epochs or max_steps are {trainer.total} steps, and the run has done {trainer.step} already"
+            )
+    return trainer

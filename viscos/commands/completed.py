@@ -1,0 +1,153 @@
+"""What `viscos impute` says of its completions, and the files that it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.commands.assemble.imputing import Imputing
+from viscos.core import atomic
+from viscos.core.batch import incomplete
+from viscos.core.solution import Solution
+from viscos.data.masks import mask_hash
+from viscos.imputers import FlowImputer, GaussianImputer, Imputer, UnfittedImputer
+from viscos.inference import Completions
+from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
+from viscos.metrics.rmse import known
+from viscos.runs.provenance import versions
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The results of some items, or of all."""
+
+    draws: Completions
+    bound: Tensor
+    """Of each item (b,)."""
+    before: Completions | None
+    """A draw from the posterior before it was fitted, if it was, of the same noise as the first in `draws`."""
+    first_bound: Tensor | None
+    """The bound before the posterior was fitted (b,)."""
+    condition: Tensor
+    """About the condition number of G^HH (b,)."""
+    fit_seconds: float
+    draw_seconds: float
+
+
+def joined(parts: list[Completed]) -> Completed:
+    """The results of all items."""
+    before = [part.before for part in parts if part.before is not None]
+    first = [part.first_bound for part in parts if part.first_bound is not None]
+    return Completed(
+        _side_by_side([part.draws for part in parts]),
+        torch.cat([part.bound for part in parts]),
+        _side_by_side(before) if before else None,
+        torch.cat(first) if first else None,
+        torch.cat([part.condition for part in parts]),
+        sum(part.fit_seconds for part in parts),
+        sum(part.draw_seconds for part in parts),
+    )
+
+
+def _side_by_side(parts: list[Completions]) -> Completions:
+    """The completions of all items, without latents; the verdicts stand draw by draw."""
+    solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
+    return Completions(torch.cat([part.draws for part in parts], 1), None, solution, paired=parts[0].paired)
+
+
+def record_of(job: Imputing, done: Completed) -> dict[str, Any]:
+    """The figures and how they were computed; plain."""
+    posterior = job.posterior(job.data.values[:1])
+    return {
+        "command": "impute",
+        "checkpoint": str(job.trained.path),
+        "dataset": job.data.name,
+        "items": len(job.data),
+        "mask_hash": mask_hash(job.items.observed),
+        "missing": float((~job.items.observed).double().mean()),
+        "draws": len(done.draws.draws),
+        "solver": done.draws.solution.record(),
+        "fit_seconds": round(done.fit_seconds, 1),
+        "draw_seconds": round(done.draw_seconds, 2),
+        "partition": {
+            "kind": job.partition,
+            "condition_median": known(float(done.condition.median())),
+            "condition_largest": known(float(done.condition.max())),
+            "how": "condition number of G^HH where the fit begins; a lower bound above 64 hidden entries",
+        },
+        **_bounds(job, done),
+        **_measured(job, done),
+        "fit": job.choice.record(posterior),
+        "noise_taken_off": job.noise,
+        "seed": job.seed,
+        "versions": versions(),
+    }
+
+
+def _measured(job: Imputing, done: Completed) -> dict[str, Any]:
+    """Errors and scores where the truth is known and was not used, if it is anywhere."""
+    data, hidden = job.data, job.items.measured
+    if not bool(hidden.any()):
+        return {}
+    metrics: tuple[Metric, ...] = (Errors(data), EnergyAndSpread(data), Coverage(data))
+    truth = Truth(data.values, hidden, job.items.observed, data.labels)
+    found: list[tuple[Imputer | type[Imputer], Completions]] = [(FlowImputer, done.draws)]
+    if done.before is not None:
+        found.append((UnfittedImputer, done.before))
+    if job.trained.gaussian is not None:
+        batch, gaussian = incomplete(data.values, job.items.observed), GaussianImputer(job.trained.gaussian)
+        found.append((gaussian, gaussian.best_mean(batch, job.draws, job.seed)))
+    for imputer, completions in found:
+        for metric in metrics:
+            metric.update(imputer, completions, truth)
+    return {key: figures for metric in metrics for key, figures in metric.record().items()}
+
+
+def _bounds(job: Imputing, done: Completed) -> dict[str, Any]:
+    """The bound after the fit and before it, over the items where both are known, and the Gaussian's log p(y^O)."""
+    last = done.bound.double()
+    first = None if done.first_bound is None else done.first_bound.double()
+    sane = ~last.isnan() if first is None else ~(last.isnan() | first.isnan())
+    if not bool(sane.any()):
+        return {}
+    bound: dict[str, Any] = {"mean": float(last[sane].mean())}
+    if first is not None:
+        bound["first_iteration"] = float(first[sane].mean())
+    if job.trained.gaussian is not None:
+        exact = job.trained.gaussian.log_prob_observed(job.data.values[sane], job.items.observed[sane])
+        bound["gaussian_log_prob"] = float(exact.mean())
+    unit = f"nats an item, a lower bound of log p(y^O) for {job.data.units.values}; of the Gaussian, log p(y^O) itself"
+    small = job.data.values[0].numel() <= job.trained.model.flow.dense_below
+    how = "log-determinants written out" if small else "log-determinants by one probe each, unless H is small"
+    return {"bound": bound | {"items": int(sane.sum()), "draws": 2, "unit": unit, "how": how}}
+
+
+def save(job: Imputing, done: Completed) -> list[str]:
+    """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
+    items, scaling = job.items, job.trained.scaling
+    values, observed = items.data.values, items.observed
+
+    def own(y: Tensor) -> Tensor:
+        y = y.cpu() if scaling is None else scaling.restore(y)
+        return torch.where(observed, values, y.to(values.dtype))
+
+    mean = own(done.draws.mean())
+    arrays: dict[str, Any] = {
+        "draws": own(done.draws.draws).numpy(),
+        "mean": mean.numpy(),
+        "observed": observed.numpy(),
+        "solved": done.draws.ok.cpu().numpy(),
+        "values": torch.where(observed, values, float("nan")).numpy(),
+        "truth": items.truth.numpy(),
+    }
+    if done.before is not None:
+        arrays["first_iteration_draw"] = own(done.before.draws[0]).numpy()
+    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
+    if items.rows is None or items.rows.sheet is None:
+        return []
+    items.rows.sheet.write(job.run_dir / "completed.csv", items.rows.names, mean, observed)
+    return ["completed.csv"]

@@ -1,0 +1,51 @@
+"""The method of this project: draws of a flow's own conditional distribution, by a posterior that is there already."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from viscos.core.batch import Incomplete
+from viscos.flows.bijection import Flow
+from viscos.imputers.imputer import Imputer, Kind
+from viscos.inference import Completions, impute
+from viscos.posteriors import Posterior
+from viscos.roots import RootFinder
+
+
+class FlowImputer(Imputer):
+    """Completes items by a flow and q(x^H | y^O), both trained; `noise` is taken off draws where the flow can."""
+
+    name, label = "viscos", "viscos"
+    mean: ClassVar[Kind | None] = Kind("mean", "viscos, posterior mean")
+    draw = Kind("draw", "viscos, one draw")
+    flow = True
+
+    def __init__(self, flow: Flow, posterior: Posterior, solver: RootFinder, noise: float = 0.0) -> None:
+        self.of, self.posterior, self.solver, self.noise = flow, posterior, solver, noise
+
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
+        return self._impute(batch, draws, seed, first, antithetic=False)
+
+    def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
+        return self._impute(batch, draws, seed, 0, antithetic=True)
+
+    def _impute(self, batch: Incomplete, draws: int, seed: int, first: int, antithetic: bool) -> Completions:
+        return impute(
+            self.of,
+            self.posterior,
+            batch,
+            self.solver,
+            draws=draws,
+            seed=seed,
+            first=first,
+            antithetic=antithetic,
+            noise=self.noise,
+        )
+
+
+class UnfittedImputer(FlowImputer):
+    """The same before a posterior is fitted to each item: what `viscos impute` begins with."""
+
+    name, label = "unfitted", "viscos before fitting"
+    mean = None
+    draw = Kind("first_iteration_draw", "viscos, one draw before fitting")

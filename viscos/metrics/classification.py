@@ -1,0 +1,61 @@
+"""Accuracy of a classifier that was trained along with a flow, on what that flow and its network make of the items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.imputers import FlowImputer, Imputer, NetworkImputer
+from viscos.inference import Completions
+from viscos.metrics.accuracy import Accuracy
+from viscos.metrics.metric import Figure, Metric, Truth
+from viscos.train.classifier import Classifier
+from viscos.train.model import Model
+
+
+class TrainedAlong(Metric):
+    """Top-1 accuracy by what the classifier was trained on: the network's own completion, or all draws of the flow."""
+
+    figures = (
+        Figure(
+            "accuracy",
+            "Top-1 accuracy of a classifier that was trained along, on incomplete images",
+            "higher",
+            4,
+            of="model",
+        ),
+    )
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.accuracy = model, Accuracy()
+
+    @torch.no_grad()
+    def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
+        classifier = self.model.classifier
+        wanted = NetworkImputer if self.model.classifies_predictions else FlowImputer
+        if classifier is None or truth.labels is None or not isinstance(imputer, wanted):
+            return
+        observed = truth.observed.to(done.draws.device)
+        if isinstance(imputer, NetworkImputer):
+            completed = done.mean()
+            return self.accuracy.update(classifier(completed, completed, observed).cpu(), truth.labels)
+        self.accuracy.update(self._over_draws(classifier, done, observed), truth.labels, done.ok.any(0).cpu())
+
+    def _over_draws(self, classifier: Classifier, done: Completions, observed: Tensor) -> Tensor:
+        """The sum of class probabilities over the draws that were solved (B, classes), on the CPU."""
+        assert done.latents is not None and self.model.posterior is not None
+        if not self.model.posterior.predicts:  # taught on complete data, and the classifier never saw a mask with holes
+            observed = torch.ones_like(observed)
+        seen = (torch.nan_to_num(done.latents), torch.nan_to_num(done.draws), observed.expand_as(done.draws))
+        scores = classifier(*(part.flatten(0, 1) for part in seen)).softmax(1).view(*done.ok.shape, -1)
+        weight = done.ok.to(scores.dtype).unsqueeze(-1)
+        return (scores * weight).sum(0).cpu()
+
+    def record(self) -> dict[str, Any]:
+        if not self.accuracy.count:
+            return {}
+        assert self.model.classifier is not None
+        along = f"trained along, on {self.model.classifier.sees}"
+        return {"accuracy": self.accuracy.record() | {"classifier": along}}

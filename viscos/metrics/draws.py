@@ -1,0 +1,75 @@
+"""Scores of several independent draws of each item, by imputer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viscos.data.items import Data
+from viscos.imputers import Imputer
+from viscos.inference import Completions
+from viscos.metrics.calibration import HALVES, INDEPENDENT, TAIL, Scores, varying
+from viscos.metrics.metric import Figure, Metric, Truth
+
+
+class DrawMetric(Metric):
+    """Of all draws of an item that are independent of each other; one draw alone has none of these scores."""
+
+    def __init__(self, test: Data) -> None:
+        self.units, self._varies = test.units, varying(test)
+        self.scores: dict[str, Scores] = {}
+
+    def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
+        draws, ok = done.independent()
+        if imputer.draw is None or len(draws) < 2:
+            return
+        drawn = HALVES if done.paired else INDEPENDENT
+        mine = self.scores.setdefault(imputer.draw.key, Scores(self.units, self._varies, drawn))
+        mine.update(draws.cpu(), truth.values, truth.hidden, ok.cpu())
+
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        for kind, scores in self.scores.items():
+            each = scores.records()
+            for figure in self.figures:
+                record.setdefault(figure.key, {})[kind] = each[figure.key]
+        return record
+
+
+class EnergyAndSpread(DrawMetric):
+    """The energy score, and the spread of draws over the error of their mean."""
+
+    figures = (
+        Figure(
+            "energy",
+            "Energy score of independent draws, over an item's hidden pixels at once",
+            "lower",
+            4,
+            of="draws",
+            optional=True,
+        ),
+        Figure(
+            "spread_skill",
+            "Spread of independent draws over the error of their mean",
+            "nearer to 1",
+            3,
+            of="draws",
+            optional=True,
+        ),
+    )
+
+
+class Coverage(DrawMetric):
+    """The coverage of central 90 % intervals, which need 19 draws."""
+
+    figures = (
+        Figure(
+            "coverage",
+            "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
+            "nearer to {nominal}",
+            3,
+            of="draws",
+            note="Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
+            optional=True,
+        ),
+    )
+    draws = round(1 / TAIL) - 1

@@ -1,0 +1,113 @@
+"""What a flow says of test items as densities: the bound, log p(y), and bits per dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.core.batch import incomplete
+from viscos.core.rng import generator, item_noise
+from viscos.data.items import Data
+from viscos.flows import Flow
+from viscos.inference import Objective
+from viscos.metrics.accuracy import Accuracy
+from viscos.train.classifier import LatentClassifier
+from viscos.train.model import Model
+from viscos.train.noise import dequantise
+
+Progress = Callable[[int, dict[str, float]], None]
+"""Gets the number of items done, and figures."""
+DEAR_ITEMS = 64
+"""Items of which bits per dimension are measured where a log-determinant is dear."""
+
+
+@torch.no_grad()
+def bound_record(
+    model: Model, test: Data, observed: Tensor, objective: Objective, *, items: int, draws: int, seed: int
+) -> dict[str, Any] | None:
+    """The bound of log p(y^O) in nats over the first `items`, and how it was computed; None if no draw was solved."""
+    assert model.posterior is not None
+    rows = torch.arange(min(items, len(test)))
+    if not len(rows):
+        return None
+    batch = incomplete(test.values[rows], observed[rows], rows).to(next(model.parameters()).device)
+    noise = item_noise(seed, rows, draws, test.shape, batch.values)
+    q = model.posterior(batch, model.flow)
+    weight, _ = objective.log_weight(model.flow, batch, q, noise, generator(seed, "bound"))
+    each = weight.nanmean(0)
+    each = each[~each.isnan()].double()
+    if not len(each):
+        return None
+    return {
+        **_mean(each, "mean"),
+        "unit": f"nats an item, a lower bound of log p(y^O) for {test.units.values}",
+        "items": len(each),
+        "draws": draws,
+    }
+
+
+@torch.no_grad()
+def log_likelihood_record(flow: Flow, test: Data, batch_size: int) -> dict[str, Any] | None:
+    """The mean of log p(y) in nats over the test vectors that have no hole of their own; None if there is none."""
+    whole = test.values[test.known.flatten(1).all(1)]
+    if not len(whole):
+        return None
+    device = next(flow.parameters()).device
+    each = torch.cat([flow.log_prob(y.to(device)).double().cpu() for y in whole.split(batch_size)])
+    unit = f"nats an item, log p(y) for {test.units.values}"
+    record: dict[str, Any] = {**_mean(each, "value"), "unit": unit, "items": len(each)}
+    if test.units.scales:
+        record["value_own_units"] = record["value"] - sum(math.log(scale) for scale in test.units.scales)
+    return record
+
+
+@torch.no_grad()
+def complete_data_record(
+    model: Model, test: Data, levels: int, batch_size: int, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
+    flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
+    total, g = 0.0, generator(seed, "dequantise")
+    measured = min(len(test), DEAR_ITEMS) if flow.matches else len(test)
+
+    def bits(done: int) -> float:
+        return -total / (done * test.values[0].numel() * math.log(2)) + math.log2(levels)
+
+    for start in range(0, len(test), batch_size):
+        rows = slice(start, start + batch_size)
+        if test.units.clamped and start < measured:
+            values = dequantise(test.values[rows], levels, g)[: measured - start].to(device)
+            total += float(flow.log_prob(values).double().sum())
+        if model.classifier is not None and test.labels is not None:
+            accuracy.update(_scores(model, test.values[rows].to(device)), test.labels[rows])
+        done = min(start + batch_size, len(test))
+        progress(done, {"bits": bits(min(done, measured))} if test.units.clamped else {})
+    record: dict[str, Any] = {}
+    if test.units.clamped:
+        record["bits_per_dim"] = {
+            "value": bits(measured),
+            "items": measured,
+            "how": f"uniform dequantisation of {levels} levels; log-determinant by the flow's own estimate, "
+            + ("one probe of each step, exact up to 64 entries" if flow.matches else "a series cut as in flow.series"),
+        }
+    if accuracy.count:
+        assert model.classifier is not None
+        record["accuracy"] = accuracy.record() | {"classifier": f"trained along, on {model.classifier.sees}"}
+    return record
+
+
+def _scores(model: Model, clean: Tensor) -> Tensor:
+    """The classifier's, of complete items (B, …): (B, classes), on the CPU."""
+    assert model.classifier is not None
+    latents = model.flow.to_latent(clean) if isinstance(model.classifier, LatentClassifier) else clean
+    scores: Tensor = model.classifier(latents, clean, torch.ones_like(clean, dtype=torch.bool))
+    return scores.cpu()
+
+
+def _mean(each: Tensor, name: str) -> dict[str, float | None]:
+    error = float(each.std() / len(each) ** 0.5) if len(each) > 1 else None
+    return {name: float(each.mean()), "standard_error": error}

@@ -1,0 +1,95 @@
+"""The interface of everything that measures completions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from viscos.data.items import Data
+from viscos.imputers import Imputer
+from viscos.inference import Completions
+
+TRUTH = "real"
+"""The kind that is no completion: the complete test images, whose figures are the best to hope for."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a metric has of each kind of completion, and how a table shows it."""
+
+    key: str
+    """Of the metric in a record."""
+    title: str
+    better: str
+    """In words: higher, lower, nearer to 1."""
+    decimals: int
+    value: str = "value"
+    """Of the number, in the metric's record of a kind."""
+    of: str = "points"
+    """What has one: `points`, each kind of completion; `draws`, all draws of an item together; `model`, the whole."""
+    of_truth: bool = False
+    """Whether the complete items have one too."""
+    note: str = ""
+    optional: bool = False
+    """Whether a table of it is left out if no record has it."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of some test items, on the CPU."""
+
+    values: Tensor
+    """**y** (B, …)."""
+    hidden: Tensor
+    """Where the truth is known and was not used (B, …), bool: errors are measured there."""
+    observed: Tensor
+    """What the completions were made from (B, …), bool."""
+    labels: Tensor | None = None
+    """Class of each item (B,), int64, if there is one."""
+
+
+class Metric:
+    """Accumulates, batch by batch, what is measured of the completions of test items by several imputers."""
+
+    figures: ClassVar[tuple[Figure, ...]] = ()
+    """What of its record tables show."""
+    draws: ClassVar[int] = 0
+    """Independent draws of an item that it needs: with fewer, it is measured on more draws of the first items."""
+
+    def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
+        """Adds completions of the items of `truth`, on any device, by `imputer`."""
+        raise NotImplementedError
+
+    def update_truth(self, truth: Truth) -> None:
+        """Adds the complete items themselves, where a metric says something of them."""
+
+    def record(self) -> dict[str, Any]:
+        """The figures and how they were computed: plain, by metric and by kind of completion."""
+        raise NotImplementedError
+
+    def so_far(self, kind: str) -> dict[str, float]:
+        """Figures of a kind of completion that progress shows, if there are any."""
+        return {}
+
+
+class PointMetric(Metric):
+    """Of one completion of an item at a time: of an imputer's mean, and of one of its draws."""
+
+    def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
+        ok = done.ok.cpu()
+        if imputer.mean is not None:
+            self.add(imputer.mean.key, done.mean().cpu(), truth, ok.any(0))
+        if imputer.draw is not None:
+            self.add(imputer.draw.key, done.draws[0].cpu(), truth, ok[0])
+
+    def add(self, kind: str, completed: Tensor, truth: Truth, ok: Tensor | None) -> None:
+        """Adds completions (B, …) of the kind `kind`, where they are `ok` (B,), by default everywhere."""
+        raise NotImplementedError
+
+
+def measured(data: Data, rows: Tensor, observed: Tensor) -> Truth:
+    """The items `rows` (B,) of `data`, of which `observed` (B, …) was used."""
+    labels = None if data.labels is None else data.labels[rows]
+    return Truth(data.values[rows], ~observed & data.known[rows], observed, labels)

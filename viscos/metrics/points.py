@@ -1,0 +1,77 @@
+"""RMSE, FID and accuracy of each kind of completion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from viscos.data.items import Data
+from viscos.metrics.features import FeatureStatistics, Reference
+from viscos.metrics.metric import TRUTH, Figure, PointMetric, Truth
+from viscos.metrics.rmse import RMSE
+
+
+class Errors(PointMetric):
+    """RMSE over hidden entries."""
+
+    figures = (Figure("rmse", "RMSE on hidden pixels, in [0, 1], pooled", "lower", 4, value="pooled"),)
+
+    def __init__(self, test: Data) -> None:
+        self.units = test.units
+        self.rmse: dict[str, RMSE] = {}
+
+    def add(self, kind: str, completed: Tensor, truth: Truth, ok: Tensor | None) -> None:
+        self.rmse.setdefault(kind, RMSE(self.units)).update(completed, truth.values, truth.hidden, ok)
+
+    def so_far(self, kind: str) -> dict[str, float]:
+        return {"rmse": self.rmse[kind].pooled} if kind in self.rmse else {}
+
+    def record(self) -> dict[str, Any]:
+        return {"rmse": {kind: rmse.record() for kind, rmse in self.rmse.items()}}
+
+
+class Recognition(PointMetric):
+    """FID and accuracy by a network that was trained on complete images; `reference` may say why there is none."""
+
+    figures = (
+        Figure(
+            "accuracy_complete",
+            "Top-1 accuracy of a classifier that was trained on complete images, on the completions",
+            "higher",
+            4,
+            of_truth=True,
+        ),
+        Figure(
+            "fid",
+            "FID of the completions",
+            "lower",
+            3,
+            of_truth=True,
+            note="The paper's extractor was never published, so its FIDs and ours are distances between other "
+            "features; the last row is the least that can be expected here.",
+        ),
+    )
+
+    def __init__(self, test: Data, reference: Reference | str) -> None:
+        self.reference = reference
+        self.seen: dict[str, FeatureStatistics] = {}
+        known = not isinstance(reference, str) and reference.extractor.classifies == test.name
+        self.classifies = known and test.labels is not None
+
+    def add(self, kind: str, completed: Tensor, truth: Truth, ok: Tensor | None) -> None:
+        if isinstance(self.reference, str):
+            return
+        labels = truth.labels if self.classifies else None
+        self.seen.setdefault(kind, FeatureStatistics(self.reference)).update(completed, labels, ok)
+
+    def update_truth(self, truth: Truth) -> None:
+        self.add(TRUTH, truth.values, truth, None)
+
+    def record(self) -> dict[str, Any]:
+        if isinstance(self.reference, str):
+            return {"fid": {"reason": self.reference}}
+        record = {"fid": {kind: seen.fid_record() for kind, seen in self.seen.items()}}
+        if self.classifies:
+            record["accuracy_complete"] = {kind: seen.accuracy_record() for kind, seen in self.seen.items()}
+        return record
