@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,34 @@ def subjects() -> list[str]:
     return sorted(packages + modules)
 
 
+def offered(name: str) -> dict[str, str]:
+    """What a package lends from its modules: each name, and where it stands."""
+    path = PACKAGE / name / "__init__.py"
+    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
+    lent = [node for node in tree.body if isinstance(node, ast.ImportFrom) and str(node.module).startswith("viscos.")]
+    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in lent for alias in node.names}
+
+
+def of_the_top() -> dict[str, str]:
+    """What viscos itself lends: its table of names and their homes."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+            return {name: f"{home}.{name}" for name, home in ast.literal_eval(node.value).items() if name[0] != "_"}
+    raise LookupError("viscos/__init__.py has no table _HOMES")
+
+
+def page(name: str, lent: dict[str, str], **options: str) -> str:
+    """The text of a page: what can be had from the package by its short name, then all of it."""
+    links = ", ".join(f"[`{short}`][{home}]" for short, home in lent.items())
+    settings = "".join(f"      {key}: {value}\n" for key, value in options.items())
+    return (
+        f"# {name}\n\n"
+        + (f"From `{name}`: {links}.\n\n" if links else "")
+        + f"::: {name}\n"
+        + (f"    options:\n{settings}" if settings else "")
+    )
+
+
 def on_config(config: Any) -> Any:
     """Appends the pages to the navigation."""
     pages = [{f"viscos.{name}": f"reference/{name}.md"} for name in subjects()]
@@ -26,9 +55,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Makes the pages."""
-    top = "# viscos\n\n::: viscos\n    options:\n      show_submodules: false\n      members: false\n"
-    files.append(File.generated(config, "reference/viscos.md", content=top))
-    for name in subjects():
-        text = f"# viscos.{name}\n\n::: viscos.{name}\n"
+    texts = {"viscos": page("viscos", of_the_top(), show_submodules="false", members="false")}
+    texts |= {name: page(f"viscos.{name}", offered(name)) for name in subjects()}
+    for name, text in texts.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
