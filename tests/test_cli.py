@@ -320,7 +320,7 @@ def test_help_of_a_command(name, capsys):
         ("viscos --v", ["--version "]),
         ("viscos --completion ", ["bash "]),
         ("viscos train datas", ["dataset="]),
-        ("viscos train scale=", ["scale=cpu ", "scale=paper "]),
+        ("viscos train scale=", ["scale=paper "]),
         ("viscos table format=", ["format=markdown ", "format=latex ", "format=csv "]),
         ("viscos figure name=im", ["name=implicit "]),
         ("viscos train --multirun missing=0.5 dataset=m", ["dataset=mnist ", "dataset=moons "]),

@@ -134,14 +134,15 @@ def test_a_silent_server_does_not_hang(tmp_path, monkeypatch):
     assert files_under(tmp_path) == [] and socket.getdefaulttimeout() is None
 
 
-def test_downloads_quietly_and_only_once(tmp_path, server, capfd):
+def test_a_download_is_said_in_a_line_and_made_only_once(tmp_path, server, capfd):
     first = load("mnist", "test", root=tmp_path / "data")
     assert first.values[0, 0, 0, 0] == 1 and first.labels[:3].tolist() == [0, 1, 2]
     assert sorted(os.listdir(tmp_path / "data/MNIST/raw")) == sorted(NAMES)
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", f"downloading MNIST to {tmp_path / 'data/MNIST/raw'}\n")
     for file in server.iterdir():
         file.unlink()
     assert torch.equal(load("mnist", "test", root=tmp_path / "data").values, first.values)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_wrong_download_is_refused(tmp_path, server):

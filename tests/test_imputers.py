@@ -64,15 +64,16 @@ def test_every_imputer_keeps_what_is_observed_and_says_what_it_is_called(name):
 @pytest.mark.parametrize("name", ["mean", "gaussian", "network", "viscos"])
 def test_an_items_completions_do_not_depend_on_its_company(name):
     imputer = imputers()[name]
-    alone = imputer.impute(BATCH.select(slice(7, 8)), 2, seed=5, first=3).draws
-    torch.testing.assert_close(imputer.impute(BATCH, 2, seed=5, first=3).draws[:, 7:8], alone)
+    alone = imputer.impute(BATCH.select(slice(7, 8)), 2, seed=5, purpose="x").draws
+    torch.testing.assert_close(imputer.impute(BATCH, 2, seed=5, purpose="x").draws[:, 7:8], alone)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "viscos"])
-def test_draws_are_keyed_by_seed_item_and_number(name):
+def test_draws_are_keyed_by_seed_purpose_item_and_number(name):
     imputer = imputers()[name]
-    many, later = imputer.impute(BATCH, 4, seed=1).draws, imputer.impute(BATCH, 2, seed=1, first=2).draws
-    torch.testing.assert_close(many[2:], later)
+    many, few = imputer.impute(BATCH, 4, seed=1).draws, imputer.impute(BATCH, 2, seed=1).draws
+    torch.testing.assert_close(many[:2], few)
+    assert not torch.allclose(few, imputer.impute(BATCH, 2, seed=1, purpose="others").draws)
     assert not torch.allclose(many, imputer.impute(BATCH, 4, seed=2).draws)
 
 
@@ -136,7 +137,7 @@ class Nearest(Imputer):
     mean = Kind("nearest_mean", "nearest item, mean")
     draw = Kind("nearest_draw", "nearest item, one draw")
 
-    def impute(self, batch, draws=1, seed=0, first=0):
+    def impute(self, batch, draws=1, seed=0, purpose="item"):
         completed = batch.filled(torch.roll(VALUES, 1, 0))
         return Completions.exact(completed.expand(draws, *completed.shape), completed)
 

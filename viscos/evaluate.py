@@ -20,10 +20,6 @@ from viscos.metrics.likelihood import Progress, bound_record, complete_data_reco
 from viscos.metrics.metric import measured
 from viscos.train.model import Model
 
-_MORE = 100_000
-"""Number of the first draw of an item for metrics that need many: they are others than those of the mean."""
-
-
 _MEAN = "mean"
 """The kind of completion of which progress shows figures."""
 
@@ -146,7 +142,7 @@ class _Completion:
         for rows in torch.arange(min(protocol.interval_items, len(self.test))).split(size):
             for imputer in self.imputers:
                 if imputer.draw is not None:
-                    done = imputer.impute(self._batch(rows), metric.draws, protocol.seed, first=_MORE)
+                    done = imputer.impute(self._batch(rows), metric.draws, protocol.seed, purpose="intervals")
                     self._measure([metric], imputer, done, rows)
 
     def _batch(self, rows: Tensor) -> Incomplete:

@@ -80,9 +80,15 @@ def _drawn(
 
 
 def item_noise(
-    seed: int, index: Tensor, draws: int, shape: torch.Size | tuple[int, ...], like: Tensor, first: int = 0
+    seed: int,
+    index: Tensor,
+    draws: int,
+    shape: torch.Size | tuple[int, ...],
+    like: Tensor,
+    first: int = 0,
+    purpose: str = "item",
 ) -> Tensor:
-    """Standard normal noise (draws, B, *shape), keyed by (seed, item, draw).
+    """Standard normal noise (draws, B, *shape), keyed by (seed, purpose, item, draw) from draw `first` on.
 
     An item's draw is the same whatever batch it stands in, and in whatever order. It is drawn on the CPU in the
     dtype of `like`, so that it does not depend on the device either.
@@ -90,5 +96,5 @@ def item_noise(
     out = torch.empty((draws, len(index), *shape), dtype=like.dtype)
     for j, item in enumerate(index.tolist()):
         for k in range(draws):
-            out[k, j].normal_(generator=generator(seed, "item", item, first + k))
+            out[k, j].normal_(generator=generator(seed, purpose, item, first + k))
     return out.to(like.device)

@@ -38,23 +38,23 @@ class GaussianImputer(Imputer):
         self.gaussian = em_gaussian(data.values, data.observed, self.floor, self.noise)
         return self
 
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         if self.gaussian is None:
             raise InputError("the Gaussian imputer has seen no data; call fit first")
         at = batch.to("cpu")
         mean = self.gaussian.conditional(at.values, at.observed)
-        drawn = gaussian_draws(self.gaussian, at, seed, draws, first)
+        drawn = gaussian_draws(self.gaussian, at, seed, draws, purpose)
         device = batch.values.device
         return Completions.exact(drawn.to(device), mean.to(device))
 
 
-def gaussian_draws(gaussian: Gaussian, batch: Incomplete, seed: int, draws: int, first: int = 0) -> Tensor:
-    """Independent draws (draws, B, …) of the Gaussian conditional of each item, by noise keyed by (seed, item, draw).
+def gaussian_draws(gaussian: Gaussian, batch: Incomplete, seed: int, draws: int, purpose: str = "item") -> Tensor:
+    """Independent draws (draws, B, …) of the Gaussian conditional of each item.
 
-    Raises `InputError` as `Gaussian.conditional` does.
+    Their noise is keyed by (seed, purpose, item, draw). Raises `InputError` as `Gaussian.conditional` does.
     """
     values, observed = batch.values, batch.observed
-    noise = item_noise(seed, batch.index, draws, values.shape[1:], values, first)
+    noise = item_noise(seed, batch.index, draws, values.shape[1:], values, purpose=purpose)
     known = observed.flatten(1)
     block = min(longest(known), longest(~known))
     if (draws - 1) * block**3 <= _PASS * known.shape[1] ** 2:

@@ -38,8 +38,8 @@ class Imputer:
         """Learns from the observed entries of training data; returns itself."""
         return self
 
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
-        """`draws` independent completions of each item, with noise keyed by (seed, item, draw) from draw `first` on.
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
+        """`draws` independent completions of each item, with noise keyed by (seed, purpose, item, draw).
 
         One that does not draw returns its only completion. Raises `InputError` before `fit`, or for items of another
         shape.

@@ -29,7 +29,7 @@ class MeanImputer(Imputer):
         self.means = observed_mean(data.values, data.observed).view(data.shape)
         return self
 
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         if self.means is None:
             raise InputError("the mean imputer has seen no data; call fit first")
         if batch.values.shape[1:] != self.means.shape:

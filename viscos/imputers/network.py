@@ -21,6 +21,6 @@ class NetworkImputer(Imputer):
         self.posterior = posterior
 
     @torch.no_grad()
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         completed = self.posterior.predict(batch)
         return Completions.exact(completed[None], completed)

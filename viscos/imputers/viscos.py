@@ -23,13 +23,13 @@ class FlowImputer(Imputer):
     def __init__(self, flow: Flow, posterior: Posterior, solver: RootFinder, noise: float = 0.0) -> None:
         self.of, self.posterior, self.solver, self.noise = flow, posterior, solver, noise
 
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, first: int = 0) -> Completions:
-        return self._impute(batch, draws, seed, first, antithetic=False)
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
+        return self._impute(batch, draws, seed, purpose, antithetic=False)
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
-        return self._impute(batch, draws, seed, 0, antithetic=True)
+        return self._impute(batch, draws, seed, "item", antithetic=True)
 
-    def _impute(self, batch: Incomplete, draws: int, seed: int, first: int, antithetic: bool) -> Completions:
+    def _impute(self, batch: Incomplete, draws: int, seed: int, purpose: str, antithetic: bool) -> Completions:
         return impute(
             self.of,
             self.posterior,
@@ -37,8 +37,8 @@ class FlowImputer(Imputer):
             self.solver,
             draws=draws,
             seed=seed,
-            first=first,
             antithetic=antithetic,
+            purpose=purpose,
             noise=self.noise,
         )
 

@@ -29,9 +29,6 @@ SOLVERS: dict[str, Callable[[], RootFinder]] = {
 }
 LADS: dict[str, Callable[[], LogDetEstimator]] = {"auto": Auto, "exact": Exact, "clade": CLADE, "nlade": NLADE}
 
-# Numbers of an item's draws: those of `sample` begin at 0, and the others far enough away not to meet them.
-_MEAN, _BOUND, _FIT = 500_000, 750_000, 1_000_000
-
 
 class Conditional:
     """The conditional distribution p(y^H | y^O) of a flow, approximated by q.
@@ -136,7 +133,7 @@ class Conditional:
     ) -> None:
         key = self._fitted
         self._fitted += 1
-        noise = self._noise(samples, _FIT + key * samples)
+        noise = self._noise(samples, "fit", key * samples)
         q = self.posterior(self.batch, self.flow)
         estimate = self.objective.step(
             self.flow, self.batch, q, noise, ItemGenerators(self.seed, self.batch.index, samples, key)
@@ -161,9 +158,9 @@ class Conditional:
 
     def mean(self, draws: int = 32) -> Tensor:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
-        return self._impute(draws, _MEAN, antithetic=True).mean()
+        return self._impute(draws, 0, antithetic=True, purpose="mean").mean()
 
-    def _impute(self, n: int, first: int, antithetic: bool) -> Completions:
+    def _impute(self, n: int, first: int, antithetic: bool, purpose: str = "item") -> Completions:
         flow, solver = self.flow, self.objective.solver
         return impute(
             flow,
@@ -174,6 +171,7 @@ class Conditional:
             seed=self.seed,
             first=first,
             antithetic=antithetic,
+            purpose=purpose,
             noise=self.noise,
         )
 
@@ -184,15 +182,16 @@ class Conditional:
         Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
         else estimated by Lanczos quadrature.
         """
-        noise = self._noise(draws, _BOUND)
+        noise = self._noise(draws, "bound")
         q = self.posterior(self.batch, self.flow)
         weight, _ = self.objective.log_weight(
             self.flow, self.batch, q, noise, generator(self.seed, "bound"), exact_below=exact_below
         )
         return weight.nanmean(0)
 
-    def _noise(self, draws: int, first: int) -> Tensor:
-        return item_noise(self.seed, self.batch.index, draws, self.batch.values.shape[1:], self.batch.values, first)
+    def _noise(self, draws: int, purpose: str, first: int = 0) -> Tensor:
+        like = self.batch.values
+        return item_noise(self.seed, self.batch.index, draws, like.shape[1:], like, first, purpose)
 
 
 def check_partition(partition: str, posterior: Posterior) -> None:

@@ -69,9 +69,10 @@ def impute(
     seed: int = 0,
     first: int = 0,
     antithetic: bool = False,
+    purpose: str = "item",
     noise: float = 0.0,
 ) -> Completions:
-    """Draws completions of `batch` from q; the noise is keyed by (seed, item, draw), beginning with draw `first`.
+    """Draws completions of `batch` from q; the noise is keyed by (seed, purpose, item, draw), from draw `first` on.
 
     An item with nothing missing comes back unchanged, one with everything missing is a sample of the flow itself. With
     `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not
@@ -80,10 +81,10 @@ def impute(
     """
     shape, like = batch.values.shape[1:], batch.values
     if antithetic:
-        epsilon = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first)
+        epsilon = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first, purpose)
         epsilon = torch.stack([epsilon, -epsilon], 1).flatten(0, 1)[:draws]
     else:
-        epsilon = item_noise(seed, batch.index, draws, shape, like, first)
+        epsilon = item_noise(seed, batch.index, draws, shape, like, first, purpose)
     empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
     q = posterior(batch, flow)
     x = torch.where(empty, epsilon, q.sample(epsilon))

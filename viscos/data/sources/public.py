@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import logging
 import os
 import shutil
 import socket
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,8 +22,6 @@ from torch import Tensor
 from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.data.images import Images
-
-log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
 """Seconds that a server may stay silent before a download is given up."""
@@ -104,7 +102,7 @@ def _provide(
         if unpack(missing, folder):
             return
         if download:
-            log.info("downloading %s to %s", kind, folder)
+            print(f"downloading {kind} to {folder}", file=sys.stderr, flush=True)
             _download(source, folder, missing)
             return
     except Exception as error:  # no network, a server's nonsense, a full disk: to the user it is all one
