@@ -444,7 +444,7 @@ def test_a_damaged_checkpoint(trained, capsys):
     assert "is not a checkpoint of `viscos train`" in refused(capsys, "eval", "checkpoint=run")
     state = checkpoint.load(trained / "checkpoint.pt")
     checkpoint.save("run/checkpoint.pt", state | {"config": state["config"] | {"flow": {"_target_": "os.getcwd"}}})
-    assert "must name something in viscos" in refused(capsys, "eval", "checkpoint=run")
+    assert "os.getcwd is code outside viscos" in refused(capsys, "eval", "checkpoint=run")
     state["config"]["flow"]["channels"] = 5
     checkpoint.save("run/checkpoint.pt", state)
     assert "it may have been edited" in refused(capsys, "eval", "checkpoint=run")

@@ -16,7 +16,7 @@ import viscos
 from viscos.cli import main
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.flows import wrap
+from viscos.flows import Flow, wrap
 from viscos.runs import checkpoint
 
 DTYPES = (torch.float32, torch.float64)
@@ -567,7 +567,7 @@ def test_impute_refuses(folder, words, says, capsys):
 def test_only_the_command_line_names_a_factory(folder):
     description = {"factory": "factories:two"}
     with pytest.raises(InputError, match="conditioned here, not trained"):
-        build(description, (2,))
+        build(description, Flow, (2,))
     state = {"config": {"flow": description}, "shape": [2], "classes": 0, "parts": {"posterior": None}}
     checkpoint.save("run.pt", state)
     with pytest.raises(InputError, match="conditioned here, not trained"):

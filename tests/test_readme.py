@@ -17,6 +17,7 @@ from test_layers import ORDER
 import viscos
 from viscos.cli import main
 from viscos.core.build import build
+from viscos.flows import Flow
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("normflows", "nflows", "zuko")
@@ -87,7 +88,7 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
     module = types.ModuleType("viscos.flows.families.ripple")
     exec(code, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    flow = build(settings, (5,)).double()
+    flow = build(settings, Flow, (5,)).double()
     with torch.no_grad():
         for p in flow.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))

@@ -27,8 +27,16 @@ Shape = tuple[int, ...]
 SIDES = ("right", "left", "top", "bottom")
 
 
+class Mask:
+    """A maker of masks."""
+
+    def __call__(self, shape: Shape, n: int, seed: int, split: str) -> Tensor:
+        """`observed` (n, *shape), bool, the same for the same arguments."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class RandomMask:
+class RandomMask(Mask):
     """Each entry hidden with probability `missing`, independently; the channels of a pixel share its fate.
 
     The first items are the same whatever `n` is. Raises `InputError` unless 0 <= missing <= 1.
@@ -49,7 +57,7 @@ class RandomMask:
 
 
 @dataclass(frozen=True)
-class CenterMask:
+class CenterMask(Mask):
     """A centred square of `size` x `size` pixels is hidden (a hair up and left where it cannot be exact)."""
 
     size: int = 8
@@ -68,7 +76,7 @@ class CenterMask:
 
 
 @dataclass(frozen=True)
-class HalfMask:
+class HalfMask(Mask):
     """One half of the image is hidden: "right", "left", "top" or "bottom". The middle of an odd size stays observed."""
 
     side: str = "right"
@@ -92,7 +100,7 @@ class HalfMask:
 
 
 @dataclass(frozen=True)
-class ColumnsMask:
+class ColumnsMask(Mask):
     """The same entries of each vector are hidden: `columns`, their numbers from 0."""
 
     columns: Sequence[int]
@@ -112,7 +120,7 @@ class ColumnsMask:
 
 
 @dataclass(frozen=True)
-class FileMask:
+class FileMask(Mask):
     """A mask from a file: .npy, .npz (one array, an array `observed`, or one of `save_masks`), .pt or .png.
 
     Bool, or numbers that are all 0 or 1 (1 = observed); in a .png whatever is not black is observed. The shape is that

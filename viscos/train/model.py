@@ -86,7 +86,7 @@ def build_model(
     `classifier` names a kind of classifier, for data of two classes or more.
     """
     return Model(
-        flow if isinstance(flow, Composed) else build(flow, shape),
-        None if posterior is None else build(posterior, shape),
+        flow if isinstance(flow, Composed) else build(flow, Composed, shape),
+        None if posterior is None else build(posterior, Posterior, shape),
         make_classifier(classifier, tuple(shape), classes) if classes > 1 else None,
     )

@@ -16,6 +16,7 @@ from viscos.core.build import build
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
+from viscos.flows import Composed
 from viscos.inference import Objective
 from viscos.inference.conditional import SOLVERS
 from viscos.linear.gaussian import Gaussian
@@ -84,7 +85,7 @@ def benching(cfg: dict[str, Any]) -> Benching:
 
 
 def _untrained(flow: dict[str, Any], train: Data) -> Model:
-    model = Model(build(flow, train.shape), Amortised(train.shape), None)
+    model = Model(build(flow, Composed, train.shape), Amortised(train.shape), None)
     gaussian = Gaussian.from_incomplete(train.values, train.known, noise=0.05, floor=0.0025)
     model.prepare(train.values, train.known, gaussian)
     return model

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from viscos.commands.assemble.masks import Masks
 from viscos.core.batch import Incomplete
-from viscos.core.build import build, found
+from viscos.core.build import build, maker, makes
 from viscos.core.errors import InputError
-from viscos.posteriors import InferenceNetwork, LatentGaussian, Posterior, usual
+from viscos.posteriors import InferenceNetwork, LatentGaussian, PerItem, Posterior, usual
 from viscos.runs.trained import Trained
 
 STEPS = 200
@@ -33,13 +33,12 @@ class Asked:
     @property
     def network(self) -> bool:
         """Whether an inference network is asked for by name."""
-        kind = found(self.posterior)
-        return isinstance(kind, type) and issubclass(kind, InferenceNetwork)
+        return makes(self.posterior, InferenceNetwork)
 
     @property
     def open(self) -> bool:
         """Whether any posterior will do."""
-        return found(self.posterior) is usual
+        return maker(self.posterior["_target_"], Posterior) is usual
 
     @property
     def fit(self) -> bool:
@@ -72,8 +71,7 @@ class Choice:
         if asked.open and self._taught and self._serves and not asked.fit:
             assert network is not None
             return network
-        made: Posterior = build(asked.posterior, like)
-        return made
+        return build(asked.posterior, PerItem, like)
 
     @property
     def network(self) -> Posterior | None:

@@ -6,13 +6,10 @@ description in a checkpoint goes through `viscos.core.build`, which takes parts 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pickle
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos import runs
+from viscos.core.build import importable_here, imported
 from viscos.core.errors import InputError
 from viscos.data.sources.array import IMAGES, find, read_arrays
 from viscos.data.sources.table import ARRAYS, TABLES, header
@@ -88,25 +86,13 @@ def _made(factory: str, shape: tuple[int, ...] | None) -> Any:
     module_name, _, name = factory.partition(":")
     if not module_name or not name.isidentifier():
         raise InputError(f"flow.factory={factory}: write module:function, e.g. flow.factory=flows:make")
-    with _importable_here():
-        module = _run(f"importing {module_name}", lambda: _import(module_name))
+    with importable_here():
+        module = _run(f"importing {module_name}", lambda: imported(module_name))
         function = getattr(module, name, None)
         if not callable(function):
             raise InputError(f"flow.factory={factory}: {module_name} has no function {name!r}")
         arguments = _arguments(function, shape, factory)
         return _run(f"{factory}", lambda: function(*arguments))
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"there is no module {error.name!r}; flow.factory=module:function is looked for in {str(Path.cwd())!r} "
-                "and among the installed packages"
-            ) from error
-        raise
 
 
 def _run(what: str, action: Callable[[], Any]) -> Any:
@@ -154,19 +140,6 @@ def _item_shape(path: str) -> tuple[int, ...] | None:
     arrays = read_arrays(file)
     array = arrays[find(arrays, (*IMAGES, *ARRAYS), file, "items")]
     return (1, *array.shape[1:]) if array.ndim == 3 else array.shape[1:]
-
-
-@contextmanager
-def _importable_here() -> Iterator[None]:
-    """Modules of the current folder can be imported, as with `python -m`."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
 
 
 def _short(error: BaseException) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from viscos.core.build import build, found
+from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.data.masks import RandomMask
+from viscos.data.masks import Mask, RandomMask
 from viscos.data.vectors import Vectors
 
 RANDOM = "viscos.data.masks.RandomMask"
@@ -29,7 +29,7 @@ class Masks:
         spec = self.spec
         if isinstance(data, Vectors) and "columns" in spec:
             spec = spec | {"columns": data.positions(spec["columns"])}
-        observed: Tensor = build(spec)(data.shape, len(data), self.seed, split)
+        observed = build(spec, Mask)(data.shape, len(data), self.seed, split)
         return observed & data.known
 
     @property
@@ -51,7 +51,7 @@ def masks_of(cfg: dict[str, Any], usual: float | None = None) -> Masks | None:
     mask, rate, seed = cfg.get("mask"), cfg["missing"], cfg["seed"]
     if mask is None:
         return None if rate is None else random_masks(rate, seed)
-    random = found(mask) is RandomMask
+    random = makes(mask, RandomMask)
     if random and mask["missing"] is None:
         if usual is not None:
             return Masks({**mask, "missing": usual}, seed)

@@ -21,9 +21,10 @@ from viscos.imputers import GaussianImputer, Imputer, MeanImputer
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
 from viscos.linear.gaussian import Gaussian
-from viscos.logdet import Auto
+from viscos.logdet import Auto, LogDetEstimator
 from viscos.metrics import Metric, Reference
 from viscos.metrics.extractor import extractor_for
+from viscos.roots import RootFinder
 from viscos.train.model import Model
 
 BESIDE = ("mean", "gaussian")
@@ -32,7 +33,7 @@ BESIDE = ("mean", "gaussian")
 
 def objective_of(solver: dict[str, Any], lad: dict[str, Any] | None = None) -> Objective:
     """Solver and estimator by their settings; adjoints and probes to a hundredth, below the noise of one probe."""
-    return Objective(build(solver), build(lad) if lad else Auto(), GMRES(tolerance=1e-2))
+    return Objective(build(solver, RootFinder), build(lad, LogDetEstimator) if lad else Auto(), GMRES(tolerance=1e-2))
 
 
 def reference_of(
@@ -65,10 +66,7 @@ class FromTraining:
             return None if self.gaussian is None else GaussianImputer(self.gaussian)
         if "." not in name:
             raise InputError(f"imputers has {name!r}; choose {' or '.join(BESIDE)}, or the dotted path of a class")
-        made = build({"_target_": name})
-        if not isinstance(made, Imputer):
-            raise InputError(f"imputers has {name!r}, which is no viscos.imputers.Imputer")
-        return made.fit(self.data())
+        return build({"_target_": name}, Imputer).fit(self.data())
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Measuring:
         device = next(model.parameters()).device
         others = [imputer for name in self.imputers if (imputer := known.imputer(name)) is not None]
         metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, device))
-        metrics += [self._own_metric(name, test) for name in self.metrics]
+        metrics += [build({"_target_": name}, Metric, test) for name in self.metrics]
         with bar("measuring", len(test)) as progress:
             return evaluate(
                 model,
@@ -111,9 +109,3 @@ class Measuring:
                 metrics=metrics,
                 progress=progress.update,
             )
-
-    def _own_metric(self, name: str, test: Data) -> Metric:
-        made = build({"_target_": name}, test)
-        if not isinstance(made, Metric):
-            raise InputError(f"metrics has {name!r}, which is no viscos.metrics.Metric")
-        return made

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from viscos.commands.assemble.data import Dataset
-from viscos.core.build import found
+from viscos.core.build import makes
 from viscos.core.errors import InputError
 from viscos.posteriors import InferenceNetwork
 from viscos.train import Plan
@@ -39,8 +39,7 @@ def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any
 
 
 def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
-    kind = found(cfg["posterior"])
-    amortised = isinstance(kind, type) and issubclass(kind, InferenceNetwork)
+    amortised = makes(cfg["posterior"], InferenceNetwork)
     if hides and not amortised:
         raise InputError("training on incomplete data needs posterior=amortised; `viscos impute` fits the others")
     teach = cfg["teach"] or ("none" if not amortised else "bound" if hides and not matches else "regression")

@@ -88,7 +88,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     scaling = fit_scaling(train, observed)
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels)
-    flow: Composed = build(cfg["flow"], train.shape)
+    flow = build(cfg["flow"], Composed, train.shape)
     hides = not bool(observed.all() and test_observed.all())
     cfg = settled(cfg, matches=flow.matches, hides=hides)
     gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data, state)
