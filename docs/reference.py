@@ -19,11 +19,11 @@ def subjects() -> list[str]:
 
 
 def offered(name: str) -> dict[str, str]:
-    """What a package lends from its modules: each name, and where it stands."""
+    """What a package lends from its modules (`import name as name`): each name, and where it stands."""
     path = PACKAGE / name / "__init__.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
-    lent = [node for node in tree.body if isinstance(node, ast.ImportFrom) and str(node.module).startswith("viscos.")]
-    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in lent for alias in node.names}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {a.name: f"{node.module}.{a.name}" for node in imports for a in node.names if a.asname == a.name}
 
 
 def of_the_top() -> dict[str, str]:
