@@ -19,12 +19,11 @@ ORDER = [
     "logdet",  # an estimator takes log|det G| from the flow
     "posteriors",
     "inference",
-    "baselines",
     "data",
+    "imputers",
     "train",
     "runs",
     "metrics",
-    "scores",
     "evaluate",
     "report",
     "commands",

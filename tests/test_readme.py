@@ -16,8 +16,11 @@ from test_layers import ORDER
 
 import viscos
 from viscos.cli import main
+from viscos.core.batch import incomplete
 from viscos.core.build import build
+from viscos.data.incomplete import IncompleteData
 from viscos.flows import Flow
+from viscos.metrics import Truth
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("normflows", "nflows", "zuko")
@@ -100,6 +103,19 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
     observed = torch.tensor([True, False, True, False, True])
     done = viscos.condition(flow, y, observed).fit(steps=3).completions(4)
     assert done.ok.all() and (done.draws[..., observed] == y[:, observed]).all()
+
+
+def test_the_imputer_and_the_metric_that_are_added_work() -> None:
+    """On items that are in the training data, of which the nearest one is the item itself."""
+    names = ran("contributing.md")
+    values = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    observed = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(1)) < 0.6
+    imputer = names["NearestImputer"]().fit(IncompleteData(values, torch.ones_like(observed)))
+    done = imputer.impute(incomplete(values[:5], observed[:5]))
+    assert torch.equal(done.mean(), values[:5])
+    metric, truth = names["WorstError"](None), Truth(values[:5] - 0.25, ~observed[:5], observed[:5])
+    metric.update(imputer, done, truth)
+    assert metric.record() == {"worst": {"nearest": {"value": pytest.approx(0.25)}}}
 
 
 @pytest.mark.parametrize("page", TEXTS)
