@@ -12,7 +12,7 @@ from problems import normal
 from test_train import CFG, PLAN, Failing, differing, fresh, nothing, pictures, run, state
 
 from viscos.core.errors import InputError
-from viscos.core.rng import RowGenerator, generator, rademacher
+from viscos.core.rng import ItemGenerators, RowGenerator, generator, of_rows, rademacher
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Residual
 from viscos.inference import Objective
@@ -205,8 +205,8 @@ def test_the_gradient_of_micro_batches_is_that_of_the_batch(name, accumulate):
     assert same == pytest.approx(figures, rel=1e-6, nan_ok=True)
 
 
-def test_auto_chooses_for_the_whole_step():
-    """Half of the batch nearly seen, half nearly hidden: each micro-batch alone would choose otherwise."""
+def test_auto_chooses_the_same_in_micro_batches():
+    """Half of the batch nearly seen, half nearly hidden."""
     observed = torch.rand(20, 1, 4, 4, generator=generator(0, "u")) < torch.linspace(0.2, 0.9, 20).view(-1, 1, 1, 1)
     case = dict(lad=Auto(exact_below=0), observed=observed)
     whole, parts = gradients(in_double(**case))[0], gradients(in_double(accumulate=20, **case))[0]
@@ -243,6 +243,19 @@ def test_rows_of_a_generator_are_those_of_the_batch():
         expected = rademacher(like, whole)[2:5]
         assert torch.equal(rademacher(like[2:5], rows), expected)
         assert torch.equal(rademacher(like[2:5], twin), expected)
+
+
+def test_some_rows_have_the_numbers_that_they_have_among_all():
+    like, rows, index = normal(6, 2, 3, seed=0), torch.tensor([4, 1]), torch.arange(6)
+    for make in (lambda: generator(3), lambda: RowGenerator(generator(3), 9, slice(2, 8)), lambda: items(index)):
+        whole, source = make(), make()
+        expected = rademacher(like, whole)[rows]
+        assert torch.equal(rademacher(like[rows], of_rows(source, 6, rows)), expected)
+        assert torch.equal(rademacher(like, source)[rows], expected), "the source itself stays where it is"
+
+
+def items(index):
+    return ItemGenerators(5, index, 1, 0)
 
 
 def test_figures_of_parts_are_those_of_the_whole():

@@ -101,12 +101,12 @@ def test_the_fitted_bound_comes_near_the_evidence(posterior):
     flow, y, hidden = affine_problem(6)
     evidence = flow.gaussian().log_prob_observed(y, ~hidden)
     conditional = viscos.condition(flow, y, ~hidden, posterior=posterior, lad="exact", solver=anderson(1e-9, 100))
-    before = conditional.bound(64)
+    before = conditional.bound(4000)
     conditional.fit(200, learning_rate=5e-2)
-    gap = evidence - conditional.bound(64)
+    gap = evidence - conditional.bound(4000)
     print(f"{posterior}: gap {gap.tolist()}")
-    assert (gap <= evidence - before + 1e-9).all()
-    assert (gap > -1e-6).all() if posterior == "full" else (gap > -0.2).all()
+    noise = 1e-3  # of 4,000 draws
+    assert (gap <= evidence - before + noise).all() and (gap > -noise).all()
     assert (gap < (1e-3 if posterior == "full" else 0.5)).all()
 
 

@@ -149,7 +149,9 @@ def test_scores_are_of_the_first_draws_of_pairs(model, measured):
 def test_the_coverage_is_of_as_many_independent_draws_as_an_interval_of_90_percent_takes(model, measured):
     record, hidden = measured[0], ~OBSERVED
     batch = incomplete(TEST.values, OBSERVED)
-    drawn = impute(model.flow, model.posterior, batch, OBJECTIVE.solver, draws=19, seed=PROTOCOL.seed, first=100_000)
+    drawn = impute(
+        model.flow, model.posterior, batch, OBJECTIVE.solver, draws=19, seed=PROTOCOL.seed, purpose="intervals"
+    )
     y = drawn.draws.clamp(0, 1)
     inside = (y.amin(0) <= TEST.values) & (TEST.values <= y.amax(0))
     for row in record["coverage"].values():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
 
-from viscos.core.rng import generator
+from viscos.core.rng import ItemGenerators, generator
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
 
@@ -134,12 +134,8 @@ def test_the_schur_identities():
 
 
 def test_the_choice_of_the_estimator():
-    few = torch.ones(2, 16, dtype=torch.bool)
-    many = torch.zeros(2, 40, dtype=torch.bool)
-    assert Auto().choose(few) == Exact()
-    assert Auto(probes=3).choose(~many) == NLADE(3)  # O is the smaller side
-    assert Auto(probes=3).choose(many) == CLADE(3)
-    assert Auto(exact_below=40).choose(many) == Exact()
+    few = torch.arange(40).expand(3, 40) < torch.tensor([[19], [20], [21]])
+    assert Auto.natural(few).tolist() == [False, True, True]  # where O is the smaller side
     flow, y, hidden, weights = problem("vector", "random")
     for a, b in zip(
         estimate(Auto(), flow, y, hidden, weights, generator(0))[2],
@@ -272,3 +268,39 @@ def test_one_affine_flow_by_hand():
     _, surrogate, _ = estimate(Exact(), flow, normal(1, 2), hidden, torch.ones(1, dtype=F64), generator(0))
     A = flow.A.detach()
     assert surrogate.item() == pytest.approx((A[1, 1].abs().log() - torch.linalg.det(A).abs().log()).item())
+
+
+def mixed():
+    """Two items that are nearly seen and two that are nearly hidden, of a flow of more than a few entries."""
+    flow, y, _, _ = problem("image", "random")
+    share = torch.tensor([0.2, 0.8, 0.3, 0.7]).view(-1, *[1] * (y.dim() - 1))
+    y = y[:1].expand(4, *y.shape[1:]) + 0.1 * normal(4, *y.shape[1:], seed=3).to(y)
+    return flow, y, torch.rand(y.shape, generator=generator(0, "mixed"), dtype=y.dtype) < share
+
+
+def each_surrogate(flow, y, hidden, rows):
+    """The gradients of the surrogates by y of some items, with probes of their own, and the ledger."""
+    part = y[rows].clone().requires_grad_(True)
+    block = BlockSolver(flow.linearize(part.detach())[1], hidden[rows], solver=GMRES(tolerance=1e-10))
+    x, value = Auto(exact_below=0).surrogate(flow, part, block, ItemGenerators(0, rows, 1, 0))
+    return torch.autograd.grad(value.sum(), part)[0], x.detach(), block
+
+
+def test_the_choice_is_an_items_own_whoever_stands_beside_it():
+    flow, y, hidden = mixed()
+    assert Auto.natural(hidden).tolist() == [False, True, False, True]
+    together, x, block = each_surrogate(flow, y, hidden, torch.arange(4))
+    for item in range(4):
+        alone, its, ledger = each_surrogate(flow, y, hidden, torch.tensor([item]))
+        torch.testing.assert_close(together[item], alone[0], rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(x[item], its[0])
+        assert float(block.products[item]) == float(ledger.products[0]) > 0 and bool(ledger.ok[0])
+    assert bool(block.ok.all())
+
+
+def test_a_part_of_a_block_keeps_the_ledger_of_the_whole():
+    flow, y, hidden = mixed()
+    block = BlockSolver(flow.linearize(y)[1], hidden)
+    part = block.select(torch.tensor([2, 0])).select(torch.tensor([1]))
+    part.note(torch.tensor([False]), torch.tensor([3.0]))
+    assert block.ok.tolist() == [False, True, True, True] and block.products.tolist() == [3.0, 0.0, 0.0, 0.0]

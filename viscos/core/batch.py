@@ -73,7 +73,7 @@ def incomplete(
             f"observed has shape {tuple(observed.shape)}, values have {tuple(values.shape)}; "
             "give one mask for each item, or one mask of the shape of an item"
         )
-    observed = observed.to(values.device).expand(values.shape)
+    observed = observed.to(values.device).expand(values.shape).clone()  # a caller may change its own afterwards
     bad = ~torch.isfinite(values) & observed
     if bad.any():
         item = int(bad.flatten(1).any(1).nonzero()[0])
@@ -82,4 +82,5 @@ def incomplete(
         )
     if index is None:
         index = torch.arange(len(values), device=values.device)
-    return Incomplete(values.masked_fill(~observed, float("nan")), observed, index, label)
+    label = None if label is None else label.clone()
+    return Incomplete(values.masked_fill(~observed, float("nan")), observed, index.clone(), label)

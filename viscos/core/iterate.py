@@ -93,21 +93,23 @@ def iterate(
     start: Tensor,
     *,
     tolerance: float,
-    budget: float,
+    budget: float | Tensor,
     start_residual: Tensor | None = None,
 ) -> Solution:
     """Runs `method` on `problem` from `start` (B, …) until each item converged, stalled, broke or spent its budget.
 
     `tolerance` is compared with `problem.error` of the true residual, which belongs to the returned iterate. `budget`
-    counts evaluations an item. Where the residual of the start is known, `start_residual` saves evaluating it.
+    counts evaluations an item, of all alike or of each (B,). Where the residual of the start is known,
+    `start_residual` saves evaluating it.
     """
     z, r = start, problem.residual(start) if start_residual is None else start_residual
     ledger = _Ledger(z, 1.0 if start_residual is None else 0.0)
     items = torch.arange(len(z), device=z.device)
     ledger.record(items, z, problem.error(r), tolerance, method.patience)
     live = ledger.status == Status.BUDGET
+    limit = torch.as_tensor(budget, dtype=ledger.evaluations.dtype, device=z.device).expand(len(z))
     state: Any = None
-    while bool((live := live & (ledger.evaluations[items] < budget)).any()):
+    while bool((live := live & (ledger.evaluations[items] < limit[items])).any()):
         if int(live.sum()) <= _COMPACT * len(live):
             keep = live.nonzero().flatten()
             problem, z, r, items, live = problem.select(keep), z[keep], r[keep], items[keep], live[keep]

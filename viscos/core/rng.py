@@ -26,6 +26,12 @@ class ItemGenerators:
         self.rows = [generator(seed, "probe", item, k, key) for k in range(draws) for item in index.tolist()]
         self.shared = generator(seed, "probe", key)
 
+    def select(self, rows: Tensor) -> ItemGenerators:
+        """Those of some rows, which go on from where they are."""
+        chosen = copy.copy(self)
+        chosen.rows = [self.rows[row] for row in rows.tolist()]
+        return chosen
+
     def clone_state(self) -> ItemGenerators:
         """Generators that will give the same numbers."""
         twin = copy.copy(self)
@@ -39,8 +45,13 @@ class RowGenerator:
     The parts that a batch is cut into get the numbers that they would have had in one piece.
     """
 
-    def __init__(self, shared: torch.Generator, size: int, rows: slice) -> None:
-        self.shared, self.size, self.rows = shared, size, rows
+    def __init__(self, shared: torch.Generator, size: int, rows: slice | Tensor) -> None:
+        self.shared, self.size = shared, size
+        self.rows = torch.arange(size)[rows] if isinstance(rows, slice) else rows.cpu()
+
+    def select(self, rows: Tensor) -> RowGenerator:
+        """Some of these rows."""
+        return RowGenerator(self.shared, self.size, self.rows[rows.cpu()])
 
     def clone_state(self) -> RowGenerator:
         """A generator that will give the same numbers."""
@@ -49,6 +60,12 @@ class RowGenerator:
 
 Generators = torch.Generator | ItemGenerators | RowGenerator
 """Where random numbers come from: one generator for a batch, one for each of its rows, or one for a larger batch."""
+
+
+def of_rows(source: Generators, size: int, rows: Tensor) -> Generators:
+    """The numbers that `rows` of a batch of `size` would have had, whatever becomes of the others."""
+    source = source.clone_state()
+    return RowGenerator(source, size, rows) if isinstance(source, torch.Generator) else source.select(rows)
 
 
 def rademacher(like: Tensor, source: Generators, mask: Tensor | None = None) -> Tensor:

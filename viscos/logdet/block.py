@@ -33,13 +33,30 @@ class BlockSolver:
         self.solver, self.deep = solver or GMRES(), deep
         self.ok = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
         self.products = torch.zeros(len(hidden), device=hidden.device)
+        self._whole: tuple[BlockSolver, Tensor] | None = None
+
+    def select(self, rows: Tensor) -> BlockSolver:
+        """The solver for some rows (b,), which keeps this one's ledger too."""
+        inner = None if self.preconditioner is None else self.preconditioner.select(rows)
+        part = BlockSolver(self.G.select(rows), self.hidden[rows], inner, self.solver, self.deep)
+        part._whole = self, rows
+        return part
+
+    def note(self, ok: Tensor, products: Tensor | float = 0.0) -> None:
+        """Keeps the ledger: items that are not `ok` (B,) are taken out, and `products` (B,) add up."""
+        self.ok &= ok
+        self.products += products
+        if self._whole is not None:
+            whole, rows = self._whole
+            spent = torch.zeros_like(whole.products)
+            spent[rows] += products
+            whole.note(torch.ones_like(whole.ok).index_put((rows,), ok), spent)
 
     @torch.no_grad()
     def transposed(self, a: Tensor) -> Tensor:
         """λ with (G^HH)ᵀ λ = a^H (B, …), zero on O."""
         found = self._solve(torch.where(self.hidden, a, 0))
-        self.products += found.evaluations
-        self.ok &= found.converged
+        self.note(found.converged, found.evaluations)
         keep = self.hidden & found.converged.view(-1, *[1] * (a.dim() - 1))
         return torch.where(keep, found.value, 0)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from viscos.core.rng import Generators, rademacher
+from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
 from viscos.flows.bijection import Flow, written_out
 from viscos.logdet.block import BlockSolver
@@ -91,7 +91,7 @@ class NLADE:
                 a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
             x, Ga = flow.to_latent_and_tangent(y, a)
             error = (Ga.detach() - v).flatten(1).norm(dim=1)
-            block.ok &= error <= _WRONG * v.flatten(1).norm(dim=1)  # false for NaN too
+            block.note(error <= _WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes
         assert x is not None
         return x, total
@@ -99,20 +99,29 @@ class NLADE:
 
 @dataclass(frozen=True)
 class Auto:
-    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H.
-
-    One choice for the whole batch; name an estimator to make an item's fit independent of its neighbours' masks.
-    """
+    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself."""
 
     probes: int = 1
     exact_below: int = 16
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
-        return self.choose(block.hidden).surrogate(flow, y, block, generator)
+        if y[0].numel() <= self.exact_below:
+            return Exact().surrogate(flow, y, block, generator)
+        natural = self.natural(block.hidden)
+        x, surrogate = torch.empty_like(y), y.new_empty(len(y))
+        for estimator, chosen in ((NLADE(self.probes), natural), (CLADE(self.probes), ~natural)):
+            if bool(chosen.all()):
+                return estimator.surrogate(flow, y, block, generator)
+            rows = chosen.nonzero().flatten()
+            if len(rows):
+                own = of_rows(generator, len(y), rows)
+                part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
+                x, surrogate = x.index_put((rows,), part[0]), surrogate.index_put((rows,), part[1])
+        return x, surrogate
 
-    def choose(self, hidden: Tensor) -> LogDetEstimator:
-        """The estimator for a batch with this mask of H (B, …)."""
-        if hidden[0].numel() <= self.exact_below:
-            return Exact()
-        return NLADE(self.probes) if int(hidden.sum()) * 2 >= hidden.numel() else CLADE(self.probes)
+    @staticmethod
+    def natural(hidden: Tensor) -> Tensor:
+        """Which items of a batch with this mask of H (B, …) have the smaller side observed (B,), bool."""
+        each = hidden.flatten(1)
+        return 2 * each.sum(1) >= each.shape[1]

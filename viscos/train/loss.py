@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators
 from viscos.inference import Objective
-from viscos.logdet import LogDetEstimator
 from viscos.posteriors.holdout import holdout_errors
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
@@ -30,8 +29,6 @@ class Part:
     noise: Tensor
     """Standard normal (B, …): the draws of x^H."""
     probes: Generators
-    lad: LogDetEstimator
-    """The estimator that the whole step takes."""
     weight: float
     """Of each item in the loss."""
     complete: bool = False
@@ -139,8 +136,7 @@ class Loss(nn.Module):
     def _bound(self, part: Part) -> _Terms:
         assert self.model.posterior is not None
         q = self.model.posterior(part.batch, self.model.flow)
-        objective = replace(self.objective, lad=part.lad)
-        step = objective.step(self.model.flow, part.batch, q, part.noise[None], part.probes)
+        step = self.objective.step(self.model.flow, part.batch, q, part.noise[None], part.probes)
         return step.x, step.y, step.surrogate, step.ok, step.figures
 
 

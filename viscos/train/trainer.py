@@ -17,7 +17,6 @@ from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.flows import Composed
 from viscos.inference import Objective
-from viscos.logdet import Auto
 from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
@@ -230,8 +229,7 @@ class Trainer:
 
     def _parts(self, batch: Incomplete, complete: bool) -> Iterator[Part]:
         """This process's share of a batch, in micro-batches."""
-        size, seed, lad = len(batch), self.plan.seed, self.objective.lad
-        lad = lad.choose(batch.hidden) if isinstance(lad, Auto) else lad
+        size, seed = len(batch), self.plan.seed
         noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", self.step), dtype=batch.values.dtype)
         weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
         for rows in self._shares(size):
@@ -240,7 +238,6 @@ class Trainer:
                 batch.select(rows),
                 noise[rows].to(batch.values.device),
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
-                lad,
                 weight if self._has_share(size) else 0.0,
                 complete or self.model.posterior is None,
             )

@@ -15,14 +15,12 @@ class Dataset:
     """A data set, by its settings."""
 
     settings: dict[str, Any]
-    """As a run saves them, with whole paths."""
 
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> Dataset:
-        """With whole paths, so that they find the same files from any folder."""
-        paths = {key: settings[key] for key in ("root", "path") if settings.get(key)}
-        whole = {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
-        return cls(settings | whole)
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The settings with whole paths, so that they find the same files from any folder."""
+        paths = {key: self.settings[key] for key in ("root", "path") if self.settings.get(key)}
+        return self.settings | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
 
     @property
     def name(self) -> str:

@@ -78,11 +78,11 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
 
     Raises `InputError` for settings that do not go together, or that do not suit the data.
     """
-    run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset.of(cfg["dataset"]), masks_of(cfg, usual=0.5)
+    run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset(cfg["dataset"]), masks_of(cfg, usual=0.5)
     assert masks is not None  # at the usual rate if at no other
     train, test = _splits(cfg, dataset, devices)
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
-    cfg = {**cfg, "dataset": dataset.settings, "mask": masks.spec, "missing": masks.missing}
+    cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = checkpoint.load(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = _masks(masks, run_dir, train, test, resumed=state is not None)
     scaling = fit_scaling(train, observed)

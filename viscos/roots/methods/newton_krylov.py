@@ -33,8 +33,8 @@ class NewtonKrylov:
     def solve(self, equation: LatentEquation | DataEquation, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …)."""
         r, cost = equation.residual_and_cost(start)
-        budget = self.budget - float(cost.max()) if len(cost) else self.budget
-        found = iterate(equation, self, start, tolerance=self.tolerance, budget=budget, start_residual=r)
+        left = self.budget - cost
+        found = iterate(equation, self, start, tolerance=self.tolerance, budget=left, start_residual=r)
         return replace(found, evaluations=found.evaluations + cost)
 
     def init(self, problem: Any, z: Tensor, r: Tensor) -> None:
