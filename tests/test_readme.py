@@ -163,3 +163,10 @@ def test_the_readme_is_short_and_says_how_to_test() -> None:
     lines = TEXTS["README.md"].splitlines()
     assert len(lines) <= 150
     assert "Tests: `pip install '.[test]' && pytest`." in lines
+
+
+def test_the_results_of_the_readme_are_measured_ones() -> None:
+    results = TEXTS["README.md"].partition("## Results")[2].partition("## Flows")[0]
+    numbers = re.findall(r"\b0\.\d{3,}", results)
+    assert len(numbers) == 13
+    assert not [number for number in numbers if not re.search(rf"\b{number}\b", TEXTS["measured.md"])]
