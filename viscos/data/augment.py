@@ -49,7 +49,7 @@ def _shifted(batch: Incomplete, g: torch.Generator, holes: bool) -> Incomplete:
 
 
 def _sources(items: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each of `n` positions of each item the one that it is taken from, and whether that lies in the image."""
+    """The position that each of `n` positions of each item is taken from, and whether that lies in the image."""
     far = max(1, n // 8)
     wanted = torch.arange(n) + torch.randint(-far, far + 1, (items, 1), generator=g)
     source = wanted.clamp(0, n - 1)

@@ -64,7 +64,7 @@ class Data:
 
     @property
     def known(self) -> Tensor:
-        """Where the data themselves have a value (N, …), bool."""
+        """The entries that the data themselves have a value of (N, …), bool."""
         return ~self.values.isnan()
 
     @property

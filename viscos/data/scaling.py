@@ -35,7 +35,7 @@ class Scaling:
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
-        """By mean and standard deviation of the entries that `observed` (bool, N, d) marks, some in each column."""
+        """Takes mean and standard deviation of the entries that `observed` (bool, N, d) marks, some in each column."""
         count, values = observed.sum(0), data.values.double()
         center = torch.where(observed, values, 0).sum(0) / count
         scale = (torch.where(observed, values - center, 0).square().sum(0) / count).sqrt()
@@ -65,7 +65,7 @@ class Scaling:
         return replace(data, values=self.standardise(data.values), units=units)
 
     def state(self) -> dict[str, Any]:
-        """As plain containers and tensors."""
+        """The scaling as plain containers and tensors."""
         columns, constant = list(self.columns), list(self.constant)
         return {"columns": columns, "center": self.center, "scale": self.scale, "constant": constant}
 

@@ -38,7 +38,7 @@ class Vectors(Data):
         return f"column {self.columns[position]!r}" if self.columns else f"column {position}"
 
     def positions(self, wanted: Sequence[str | int]) -> list[int]:
-        """Where the columns are that are given by name, or number from 0. Raises `InputError` if one is not there."""
+        """The places of columns that are given by name, or number from 0. Raises `InputError` if one is not there."""
         return [self._position(name) for name in wanted]
 
     def _position(self, name: str | int) -> int:

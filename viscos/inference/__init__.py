@@ -1,4 +1,4 @@
-"""From a latent x^H to a completion, its weight, and the gradient of the bound."""
+"""The way from a latent x^H to a completion, its weight, and the gradient of the bound."""
 
 from viscos.inference.completion import Completion as Completion
 from viscos.inference.completion import complete as complete

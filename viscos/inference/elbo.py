@@ -160,7 +160,7 @@ class Objective:
 
 
 def _stand_ins(solved: Tensor) -> Tensor:
-    """For each item itself if it was solved, else a solved one (B,).
+    """Each item's own number if it was solved, else that of a solved one (B,).
 
     A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters; a solved one takes its
     place in the computation, with a weight of zero.

@@ -63,7 +63,7 @@ class Gaussian:
 
     @classmethod
     def from_incomplete(cls, values: Tensor, observed: Tensor, floor: float = 0.01, noise: float = 0.0) -> Gaussian:
-        """From observed entries only: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
+        """Fits one to observed entries only: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
 
         Each covariance is the sum of the products of two centred entries where both are observed, over their count; 0
         where they never are. Such a matrix need not be positive definite: `noise`² is added to its diagonal, then its

@@ -97,7 +97,7 @@ def em_gaussian(
 
 @dataclass(frozen=True)
 class Point:
-    """Where an iteration is."""
+    """The place where an iteration is."""
 
     mean: Tensor
     """μ (d,), float64."""
@@ -147,7 +147,7 @@ def climb(
     tolerance: float,
     progress: Progress = lambda done, figures: None,
 ) -> Point:
-    """At most `steps` steps of EM over all `rows` from `start`; of the last one, eigenvalues are not raised yet."""
+    """Makes at most `steps` steps of EM over all `rows` from `start`; the last one's eigenvalues are not raised yet."""
     point, length, highest, best = start, 1.0, -math.inf, start
     for step in range(steps):
         seen = sums(rows, point.mean, point.covariance)

@@ -52,7 +52,7 @@ ROWS = 4096
 
 
 def first_of_pairs(draws: Tensor) -> Tensor:
-    """Of `draws` (K, …) in pairs ±ε, which end in half a pair if K is odd, those that are independent (⌈K/2⌉, …)."""
+    """The independent ones (⌈K/2⌉, …) of `draws` (K, …) in pairs ±ε, which end in half a pair if K is odd."""
     return draws[::2]
 
 

@@ -12,7 +12,7 @@ from viscos.metrics.metric import Figure, Metric, Truth
 
 
 class DrawMetric(Metric):
-    """Of all draws of an item that are independent of each other; one draw alone has none of these scores."""
+    """Measures all draws of an item that are independent of each other; one draw alone has none of these scores."""
 
     def __init__(self, test: Data) -> None:
         self.units, self._varies = test.units, varying(test)

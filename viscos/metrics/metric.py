@@ -75,7 +75,7 @@ class Metric:
 
 
 class PointMetric(Metric):
-    """Of one completion of an item at a time: of an imputer's mean, and of one of its draws."""
+    """Measures one completion of an item at a time: an imputer's mean, and one of its draws."""
 
     def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
         ok = done.ok.cpu()

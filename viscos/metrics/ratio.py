@@ -17,7 +17,7 @@ class Ratio:
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor) -> Ratio:
-        """Of `a` and `b` (n,), float64; an item's entries need not be independent of each other."""
+        """The ratio of `a` and `b` (n,), float64; an item's entries need not be independent of each other."""
         n, total = len(a), float(b.sum())
         if not total:
             return cls(math.nan, math.nan)

@@ -29,7 +29,7 @@ class Summary:
 
     @classmethod
     def of(cls, numbers: Tensor) -> Summary:
-        """Of `numbers` (n,)."""
+        """The summary of `numbers` (n,)."""
         n = len(numbers)
         mean = numbers.mean().item() if n else math.nan
         std = numbers.std().item() if n > 1 else math.nan
@@ -102,7 +102,7 @@ class RMSE:
 
     @property
     def columns(self) -> dict[str, float | None]:
-        """Of each column alone, in its own units; None where nothing of it was hidden."""
+        """The error of each column alone, in its own units; None where nothing of it was hidden."""
         if not isinstance(self._columns, Tensor):
             return dict.fromkeys(self.units.columns)
         each = (self._columns[0] / self._columns[1]).sqrt() * torch.tensor(self.units.scales, dtype=torch.float64)

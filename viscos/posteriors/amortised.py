@@ -97,7 +97,7 @@ class Amortised(InferenceNetwork):
         return UNet(c_in, width) if channels is None else Plain(c_in, channels)
 
     def _head(self, c: int) -> nn.Module:
-        """From features to `c` numbers, at each place of an image or once."""
+        """A map from features to `c` numbers, at each place of an image or once."""
         width = (self.network if self.predicts else self.reader).width
         return nn.Linear(width, c) if len(self.shape) == 1 else nn.Conv2d(width, c, 3, padding=1)
 

@@ -16,7 +16,7 @@ FEW = 16
 
 
 def warnings(record: dict[str, Any]) -> list[str]:
-    """Where a completion is behind one that needs no flow, and where many solves failed."""
+    """Lines that say where a completion is behind one that needs no flow, and where many solves failed."""
     fits = record.get("command") == "impute"
     longer = "train with more max_steps or epochs"
     remedy = f"fit longer (steps=…), {longer}" if fits else longer

@@ -70,7 +70,7 @@ def _of_draws(cells: dict[str, str], labels: dict[str, str]) -> bool:
 
 
 def _of_more(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
-    """Of what the intervals are, if they are not of the draws and items `mine` that the head of the table counts."""
+    """A line that says what the intervals are of, if not of the draws and items `mine` that the head counts."""
     row = coverage.get("draw", {})
     if row.get("value") is None or all(row.get(key) == mine.get(key) for key in ("draws", "items")):
         return []

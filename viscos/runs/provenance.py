@@ -26,7 +26,7 @@ def provenance(cfg: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Where a run was computed."""
+    """The machine that a run was computed on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": device.type, "processor": name, "threads": torch.get_num_threads()}
 
@@ -51,5 +51,5 @@ def _git(tree: Path, *words: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what a record depends on."""
+    """The versions of what a record depends on."""
     return {"viscos": __version__, "torch": str(torch.__version__)}

@@ -54,7 +54,7 @@ class Record:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The seed of the run."""
         return int(self.figures["seed"])
 
     def value(self, *keys: str) -> float | None:

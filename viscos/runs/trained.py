@@ -35,13 +35,13 @@ class Trained:
 
     @property
     def means(self) -> Tensor | None:
-        """Of the observed training entries (d,), float64; of the Gaussian, where the checkpoint does not have them."""
+        """The means of the observed training entries (d,), float64; the Gaussian's, where the checkpoint has none."""
         fitted = self.state.get("gaussian")
         return None if fitted is None else fitted.get("observed_mean", fitted["mean"]).cpu().double()
 
     @property
     def scaling(self) -> Scaling | None:
-        """Of a table's columns, by the observed training entries; the model takes what it standardises."""
+        """The scaling of a table's columns by the observed training entries; the model takes what it standardises."""
         saved = self.state.get("scaling")
         return None if saved is None else Scaling.from_state(saved)
 

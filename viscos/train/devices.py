@@ -19,7 +19,7 @@ class Devices(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Of this process."""
+        """The device of this process."""
         ...
 
     @property

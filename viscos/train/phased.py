@@ -63,12 +63,12 @@ class PhasedTrainer(Trainer):
 
     @property
     def _clip(self) -> float:
-        """Of means over entries, which are of the order of one, and not of nats an item."""
+        """The largest norm of a gradient of means over entries, which are of the order of one, not of nats an item."""
         name = self.phase.name
         return 1.0 if name == "posterior" or (name == "flow" and self.model.flow.matches) else self.plan.clip
 
     def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
-        """As a trainer does; what counts as an epoch is as many steps as one has, whatever the phase."""
+        """Trains as a trainer does; what counts as an epoch is as many steps as one has, whatever the phase."""
         per_epoch = self.plan.steps_per_epoch(len(self.data))
         while self.step < self.total:
             number, within = self.plan.place(self.step)
@@ -206,7 +206,7 @@ class PhasedTrainer(Trainer):
             self.completed[part[left]] = completed[left]
 
     def _sane(self, values: Tensor) -> Tensor:
-        """Of images, within the range that pixels have."""
+        """The values, those of images within the range that pixels have."""
         return values.clamp(0, 1) if values.dim() == 4 else values
 
     @torch.no_grad()

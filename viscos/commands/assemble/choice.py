@@ -80,12 +80,12 @@ class Choice:
 
     @property
     def steps(self) -> int:
-        """Of a fit."""
+        """The number of steps of a fit."""
         return STEPS if self.asked.steps is None else self.asked.steps
 
     @property
     def start(self) -> str:
-        """Where a fit begins."""
+        """The place where a fit begins: `network`, `gaussian` or `prior`."""
         knows = self._taught and self.asked.partition == "same"
         usual = "network" if knows else "gaussian" if self.trained.gaussian is not None else "prior"
         return self.asked.start or usual

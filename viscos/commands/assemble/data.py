@@ -24,7 +24,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """By which it is chosen."""
+        """The name by which it is chosen."""
         return str(self.settings["name"])
 
     @property

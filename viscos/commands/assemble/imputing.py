@@ -47,7 +47,7 @@ class Items:
 
     @property
     def measured(self) -> Tensor:
-        """Where the truth is known and is not used (N, …), bool."""
+        """The entries whose truth is known and is not used (N, …), bool."""
         return self.known & ~self.observed
 
 

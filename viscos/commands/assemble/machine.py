@@ -24,7 +24,7 @@ class Machine:
 
     @classmethod
     def of(cls, cfg: dict[str, Any]) -> Machine:
-        """By the settings of a command; raises `InputError` where its processes would share less than an item each."""
+        """Reads the settings of a command; raises `InputError` where processes would share less than an item each."""
         devices, parts = cfg.get("devices", 1), cfg.get("accumulate", 1)
         if cfg.get("batch_size", devices * parts) < devices * parts:
             shared = f"devices={devices} times accumulate={parts}"

@@ -39,7 +39,7 @@ def objective_of(solver: dict[str, Any], lad: dict[str, Any] | None = None) -> O
 def reference_of(
     dataset: Dataset, shape: tuple[int, ...], inception: str | None, device: torch.device
 ) -> Reference | str:
-    """For FID: an extractor for items of `shape`, with all complete training images; or why there is none."""
+    """An extractor for items of `shape`, for FID, with all complete training images; or why there is none."""
     extractor = extractor_for(shape, inception)
     if isinstance(extractor, str):
         return extractor
@@ -84,7 +84,7 @@ class Measuring:
 
     @classmethod
     def of(cls, cfg: dict[str, Any], dataset: Dataset, objective: Objective) -> Measuring:
-        """By the settings of a training or an evaluation, on the data set that a run was trained on."""
+        """Reads the settings of a training or an evaluation, on the data set that a run was trained on."""
         noise = dataset.gaussian_noise if cfg["denoise"] else 0.0
         protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=dataset.levels, noise=noise)
         imputers, metrics = cfg.get("imputers", BESIDE), cfg.get("metrics", ())  # older runs say nothing of them

@@ -65,11 +65,11 @@ class Training:
 
     @property
     def means(self) -> Tensor:
-        """Of the observed training entries, in the precision of a checkpoint."""
+        """The means of the observed training entries (d,), in the precision of a checkpoint."""
         return observed_mean(self.trainer.data.values, self.trainer.data.observed).float().double()
 
     def from_training(self) -> FromTraining:
-        """For the imputers that stand beside the model."""
+        """What the imputers that stand beside the model need to know of the data."""
         return FromTraining(self.means.view(self.test.shape), self.gaussian, lambda: self.trainer.data)
 
 

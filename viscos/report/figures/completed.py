@@ -30,7 +30,7 @@ class Completed:
 
     @classmethod
     def read(cls, run: str | Path) -> Completed:
-        """From a run folder; raises `InputError` if it is none of `viscos impute`."""
+        """Reads those of a run folder; raises `InputError` if it is none of `viscos impute`."""
         arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws"))
         if arrays["truth"].dim() != 4:
             raise InputError(f"{run} completes vectors, and this figure is of images; take name=density")

@@ -26,7 +26,7 @@ class History:
         return self.z - (self.r - _mix(self) if self.dr else self.r)
 
     def extended(self, z: Tensor, r: Tensor, memory: int) -> History:
-        """With another pair, and the last `memory` differences."""
+        """The history with another pair, and the last `memory` differences."""
         return History(z, r, [*self.dz, z - self.z][-memory:], [*self.dr, r - self.r][-memory:])
 
     def select(self, index: Tensor) -> History:

@@ -45,7 +45,7 @@ class _Lifted:
     parallel: bool
 
     def residual(self, path: Tensor) -> Tensor:
-        """Of a sweep from `path`."""
+        """The residual of a sweep from `path`."""
         return self._parallel(path) if self.parallel else self._sequential(path)
 
     def _parallel(self, path: Tensor) -> Tensor:
