@@ -27,7 +27,7 @@ _allowed: ContextVar[tuple[str, ...]] = ContextVar("allowed", default=())
 
 @contextmanager
 def allowing(names: Iterable[str]) -> Iterator[None]:
-    """Descriptions may name code outside viscos within it: `names`, and what the packages and modules among them define.
+    """Descriptions may name code outside viscos here: `names`, and what the packages and modules among them define.
 
     A name counts because a user gave it, on the command line or in Python; never because a file did.
     """
