@@ -13,7 +13,8 @@ from viscos.cli import main
 from viscos.core.build import allowing, build
 from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.data.masks import CenterMask, Mask, save_masks
+from viscos.data.mask_files import save_masks
+from viscos.data.masks import CenterMask, Mask
 from viscos.flows import Composed, Flow, Series
 from viscos.logdet import Exact, LogDetEstimator
 from viscos.posteriors import Householder, PerItem, Posterior
@@ -127,7 +128,7 @@ def test_a_checkpoint_writes_no_file(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     victim = tmp_path / "victim.npz"
     victim.write_text("mine")
-    attack = {"_target_": "viscos.data.masks.save_masks", "path": str(victim), "observed": torch.ones(2).bool()}
+    attack = {"_target_": "viscos.data.mask_files.save_masks", "path": str(victim), "observed": torch.ones(2).bool()}
     config = {"flow": IRESNET, "posterior": {"_target_": "viscos.posteriors.Amortised"}, "classifier": "completions"}
     config = config | {place: attack} if place in config else config | {"flow": IRESNET | {place: attack}}
     posterior = {} if place == "posterior" else None
@@ -180,7 +181,7 @@ def test_other_names_allow_nothing(name, own):
         with pytest.raises(InputError, match="allow="):
             build({"_target_": f"{own}.flow"}, Flow, (3,))
         with pytest.raises(InputError, match="must be a public name"):
-            build({"_target_": "viscos.data.masks.save_masks"}, Flow)
+            build({"_target_": "viscos.data.mask_files.save_masks"}, Flow)
 
 
 def test_what_an_allowed_module_imports_is_not_allowed(own, tmp_path):

@@ -25,7 +25,7 @@ from viscos.cli.outline import choices
 from viscos.commands import progress
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
-from viscos.data.masks import load_masks, mask_hash, save_masks
+from viscos.data.mask_files import load_masks, mask_hash, save_masks
 from viscos.data.sources.registry import load
 from viscos.runs import checkpoint
 from viscos.runs.trained import load as load_trained

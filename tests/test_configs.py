@@ -15,7 +15,8 @@ from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.data.masks import Mask, save_masks
+from viscos.data.mask_files import save_masks
+from viscos.data.masks import Mask
 from viscos.flows import Composed, Residual
 from viscos.logdet import LogDetEstimator
 from viscos.posteriors import Posterior

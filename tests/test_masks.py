@@ -12,16 +12,8 @@ from PIL import Image
 
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.data.masks import (
-    CenterMask,
-    FileMask,
-    HalfMask,
-    RandomMask,
-    any_masks,
-    load_masks,
-    mask_hash,
-    save_masks,
-)
+from viscos.data.mask_files import load_masks, mask_hash, save_masks
+from viscos.data.masks import CenterMask, FileMask, HalfMask, RandomMask, any_masks
 
 quick = settings(max_examples=30, deadline=None)
 rates = st.floats(0, 1)

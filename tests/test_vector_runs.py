@@ -18,7 +18,7 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
-from viscos.data.masks import load_masks
+from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
 from viscos.report.density import conditional_density
 from viscos.runs.trained import load as load_trained

@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.solution import Solution
 from viscos.data.items import Data
-from viscos.data.masks import mask_hash
+from viscos.data.mask_files import mask_hash
 from viscos.imputers import FlowImputer, Imputer, NetworkImputer
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong

@@ -13,7 +13,7 @@ from viscos.commands.assemble.imputing import Imputing
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.solution import Solution
-from viscos.data.masks import mask_hash
+from viscos.data.mask_files import mask_hash
 from viscos.imputers import FlowImputer, GaussianImputer, Imputer, UnfittedImputer
 from viscos.inference import Completions
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth

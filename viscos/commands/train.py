@@ -16,7 +16,7 @@ from viscos.commands.progress import Bar, bar
 from viscos.commands.report import save_density, save_grid, save_samples, summary
 from viscos.core import atomic
 from viscos.core.rng import generator
-from viscos.data.masks import save_masks
+from viscos.data.mask_files import save_masks
 from viscos.report.board import Log
 from viscos.runs import checkpoint
 from viscos.runs.provenance import provenance

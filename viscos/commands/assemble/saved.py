@@ -11,7 +11,7 @@ from viscos.commands.assemble.measuring import FromTraining
 from viscos.commands.assemble.training import MASKS
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
-from viscos.data.masks import load_masks
+from viscos.data.mask_files import load_masks
 from viscos.runs.trained import Trained
 
 

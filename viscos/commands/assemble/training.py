@@ -21,7 +21,7 @@ from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
-from viscos.data.masks import load_masks, mask_hash
+from viscos.data.mask_files import load_masks, mask_hash
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.flows import Composed
 from viscos.linear.gaussian import Gaussian, observed_mean
