@@ -14,8 +14,9 @@ import torch
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.timing import product_row, solver_row
-from viscos.inference.conditional import SOLVERS
+from viscos.core.choices import choice, names
 from viscos.inference.partition import maxvol
+from viscos.roots import RootFinder
 from viscos.runs.trained import load
 
 
@@ -32,7 +33,7 @@ def row(run: str, rates: list[float], items: int, solver: str, repeats: int) -> 
         mask = {"_target_": "viscos.data.masks.RandomMask", "missing": rate}
         observed = Masks(mask, 0).of(test, "bench")
         ready = maxvol(flow, values, ~observed) if partition == "maxvol" else flow
-        found = solver_row(ready, values, observed, SOLVERS[solver](), seed=0)
+        found = solver_row(ready, values, observed, choice("solver", solver, RootFinder), seed=0)
         shares = (100 * found["fallback"], 100 * (1 - found["converged"]))
         cells += [f"{found['evaluations']:.0f}", *(f"{share:.0f} %" for share in shares)]
     p = product_row(flow, values, repeats)
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or RUN:maxvol")
     parser.add_argument("--rates", nargs="+", type=float, default=[0.5, 0.9], help="shares of hidden entries")
     parser.add_argument("--items", type=int, default=8, help="test items to solve")
-    parser.add_argument("--solver", nargs="+", choices=sorted(SOLVERS), default=["auto"], help="a line for each")
+    parser.add_argument("--solver", nargs="+", choices=names("solver"), default=["auto"], help="a line for each")
     parser.add_argument("--repeats", type=int, default=5, help="timings; the median is reported")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()

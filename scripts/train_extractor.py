@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from viscos.core import atomic
+from viscos.data.images import Images
 from viscos.data.incomplete import epoch_order
-from viscos.data.sources.registry import Images, load
+from viscos.data.sources.registry import load
 from viscos.metrics.extractor import MnistNet
 from viscos.metrics.features import FeatureStatistics, Reference
 

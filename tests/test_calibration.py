@@ -16,8 +16,8 @@ from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_noise
 from viscos.core.solution import Solution, Status
+from viscos.data.images import Images
 from viscos.data.items import OWN, PIXELS
-from viscos.data.sources.registry import Images
 from viscos.data.vectors import Vectors
 from viscos.imputers import FlowImputer, GaussianImputer
 from viscos.imputers.gaussian import gaussian_draws

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -10,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import viscos.report.figures.drawings
 from viscos import runs
-from viscos.cli import completion, help, main
+from viscos.cli import completion, help, main, words
 from viscos.cli.outline import COMMANDS, choices, outline
+from viscos.core import choices as choices_of
+from viscos.core.build import build
 from viscos.core.errors import InputError
+from viscos.data.masks import Mask
+from viscos.report import figures
+from viscos.roots import RootFinder
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +88,7 @@ WRONG = [
     ("train missing=abc", "missing=abc: must be"),
     ("table format=pdf", "format=pdf: must be one of markdown, latex, csv"),
     ("table runs=[]", "runs=[]: must be a word or a path or must be a list"),
-    ("figure", "name=… is needed: 2 or digits"),
+    ("figure", "name=… is needed: name of the figure"),
     ("figure name=6", "name=6: must be one of 2, 3, 4, 5, digits"),
     ("train missing=true", "missing=true: must be"),
     ("train missing=nan", "missing=nan: must be"),
@@ -99,7 +107,7 @@ WRONG = [
     ("train solver.tolerance=0", "must be a number above 0"),
     ("train lad.probes=0", "whole number, 1 or more"),
     ("train mask=center8 mask.size=0", "whole number, 1 or more"),
-    ("train mask=half mask.side=up", "must be one of left, right, top, bottom"),
+    ("train mask=half mask.side=up", "must be one of right, left, top, bottom"),
     ("train mask=file", "mask.path=… is needed"),
     ("train missin=0.5", "did you mean 'missing'?"),
     ("train flow=iresnet flow.chanels=3", "did you mean 'flow.channels'?"),
@@ -361,6 +369,27 @@ def test_completion_knows_bash_only(capsys):
     assert "bash only" in one_line(capsys, "viscos: ")
 
 
+@pytest.mark.parametrize("setting", words.OWNERS)
+def test_words_are_those_of_the_code(setting):
+    """As it is when it is imported, which the command line does not wait for."""
+    module, _, constant = words.OWNERS[setting].rpartition(".")
+    found = getattr(importlib.import_module(module), constant)
+    assert words.words(setting) == tuple(found) and len(found) > 1
+
+
+def test_solvers_are_those_that_can_be_chosen():
+    assert {*words.words("solvers"), choices_of.OWN} == set(choices("solver")) > {choices_of.OWN}
+    assert all(choices_of.choice("solver", name, RootFinder) for name in words.words("solvers"))
+
+
+def test_figures_are_the_drawings_that_there_are():
+    drawings = [path.stem for path in Path(viscos.report.figures.drawings.__path__[0]).glob("[a-z]*.py")]
+    assert sorted(words.figures()) == sorted(drawings)
+    assert words.words("name") == ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit", "density")
+    for name, number in words.figures().items():
+        assert number is None or figures.drawing(str(number)) is figures.drawing(name)
+
+
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments, "-c", code], capture_output=True, text=True, timeout=60)
 
@@ -380,6 +409,42 @@ def test_as_a_module():
     assert found.stdout.startswith("viscos 0.")
     found = subprocess.run([sys.executable, "-m", "viscos", "nope"], capture_output=True, text=True)
     assert found.returncode == 2 and found.stderr.startswith("viscos: ")
+
+
+EXAMPLES = [line for rows in help._EXAMPLES.values() for line, _ in rows] + [
+    line for line, _ in help._OVERVIEW_EXAMPLES
+]
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(EXAMPLES))
+def test_examples_are_settings_that_are_taken(line, command):
+    """With names of one's own in the places that are written large; nothing else is changed."""
+    Path("run").mkdir()
+    Path("run", runs.CHECKPOINT).touch()
+    runs.save_config("run", {})
+    for name in ("train", "impute"):
+        Path("outputs", name).mkdir(parents=True)
+        shutil.copytree("run", Path("outputs", name, "RUN"))
+    _, name, *arguments = line.replace("=RUN", "=run").replace("M.F", "module.function").replace("M:F", "m:f").split()
+    if "checkpoint=F" in arguments:
+        Path("F").touch()
+    seen = command(name=name)
+    if "resume" in line:
+        main(["train"])
+        runs.save_config("outputs/train/RUN", seen.pop())
+    assert main([name, *arguments]) == 0
+    assert seen
+
+
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(EXAMPLES) if "mask=" in line and "file" not in line])
+def test_masks_of_examples_hide_a_part_of_digits(line):
+    """Which is what the first example of the page trains on."""
+    words = dict(word.split("=") for word in line.split() if word.startswith("mask"))
+    settings = choices_of.description("mask", words.pop("mask")) | {
+        k.removeprefix("mask."): v for k, v in words.items()
+    }
+    made = build({key: int(value) if str(value).isdigit() else value for key, value in settings.items()}, Mask)
+    assert 0 < made((1, 8, 8), 1, 0, "test").float().mean() < 1
 
 
 def test_help_is_a_page_without_trailing_blanks():

@@ -237,7 +237,7 @@ def test_fitting_raises_the_bound(name, lad):
 def refused():
     good = {"y": normal(2, 5), "observed": torch.ones(2, 5, dtype=torch.bool)}
     return {
-        "name of the posterior": (good | {"posterior": "gaussian"}, "posterior is 'gaussian'; choose one of diagonal"),
+        "name of the posterior": (good | {"posterior": "gaussian"}, "posterior is 'gaussian'; choose one of auto, dia"),
         "amortised by name": (good | {"posterior": "amortised"}, "or give an object"),
         "name of the solver": (good | {"solver": "newton"}, "solver is 'newton'; choose one of anderson"),
         "name of the estimator": (good | {"lad": "hutchinson"}, "lad is 'hutchinson'; choose one of auto"),

@@ -23,6 +23,7 @@ from viscos.posteriors import Posterior
 from viscos.roots import RootFinder
 
 FOLDER = Path(viscos.configs.__file__).parent
+OWN_PARTS = ("dataset", "flow", "mask", "posterior", "solver", "lad")
 NEEDED = {
     "mask=file": ["mask.path=masks.npz"],
     "dataset=array": ["dataset.path=images.npz"],
@@ -30,6 +31,7 @@ NEEDED = {
     "dataset=table": ["dataset.path=table.csv"],
     "mask=columns": ["mask.columns=[0,2]"],
     "flow=foreign": ["flow.factory=module:function"],
+    **{f"{part}=own": [f"{part}._target_=module.function"] for part in OWN_PARTS},
     "impute": ["checkpoint=run.pt"],
     "eval": ["checkpoint=run.pt"],
     "figure": ["name=2"],
@@ -62,7 +64,11 @@ def test_every_choice_composes(command, override):
     validate(command, composed(command, override))
 
 
-BUILT = [(command, override) for command, override in CASES if "_target_" in settings(*override.split("="))]
+BUILT = [
+    (command, override)
+    for command, override in CASES
+    if "_target_" in settings(*override.split("=")) and not override.startswith("dataset") and "own" not in override
+]
 SHAPES = {"iresnet_mnist": (1, 28, 28), "iresnet164": (3, 32, 32)}
 
 

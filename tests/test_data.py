@@ -16,9 +16,10 @@ import torch
 from torchvision import datasets as torchvision_datasets
 
 from viscos.core.errors import InputError
+from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.sources import public
-from viscos.data.sources.registry import DATASETS, Images, load
+from viscos.data.sources.registry import load, load_described
 
 NAMES = [os.path.splitext(name)[0] for name, _ in torchvision_datasets.MNIST.resources]
 
@@ -98,10 +99,21 @@ def test_unknown_names_are_refused():
         load("folder", "train")
 
 
-def test_the_registry_takes_another_data_set(monkeypatch):
-    made = Images("dots", torch.ones(2, 1, 2, 2), None, 0)
-    monkeypatch.setitem(DATASETS, "dots", lambda split: made)
-    assert load("dots", "train") is made
+def test_settings_of_training_are_left_aside():
+    described = {"_target_": "viscos.data.sources.toys.moons", "items": 10, "noise": 0.1, "epochs": 3, "levels": 256}
+    assert len(load_described(described, "train")) == 10
+    with pytest.raises(InputError, match="unexpected keyword argument 'itemz'; it takes items, spread"):
+        load_described(described | {"itemz": 3}, "train")
+
+
+def test_a_run_of_before_names_its_data_set_alone():
+    assert load_described({"name": "digits", "noise": 0.05, "augment": "none", "levels": 17, "epochs": 30}, "test")
+
+
+@pytest.mark.parametrize("target", ["os.listdir", "viscos.data.mask_files.load_masks", "viscos.data.images.Images"])
+def test_what_reads_no_data_is_no_data_set(target):
+    with pytest.raises(InputError):
+        load_described({"_target_": target, "name": "digits", "path": "."}, "train")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])

@@ -13,8 +13,8 @@ from problems import Projections, normal
 from viscos.core.batch import incomplete
 from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
+from viscos.data.images import Images
 from viscos.data.mask_files import mask_hash
-from viscos.data.sources.registry import Images
 from viscos.evaluate import Protocol, evaluate, standard_metrics
 from viscos.flows import Affine, Composed
 from viscos.imputers import GaussianImputer, MeanImputer

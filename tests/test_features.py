@@ -11,7 +11,7 @@ from problems import Projections, normal
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.measuring import reference_of
-from viscos.data.sources.registry import Images
+from viscos.data.images import Images
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.extractor import MnistNet
 from viscos.metrics.features import ROWS, FeatureStatistics, Reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -43,8 +44,18 @@ def imputed(trained):
         return ran("impute", f"checkpoint={trained}", *TINY, "items=4", "draws=6")
 
 
+@pytest.fixture(scope="module")
+def implicit(tmp_path_factory):
+    """By an implicit flow."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("implicit"))
+        trained = ran("train", *DEBUG, "flow=implicit", "flow.blocks=[2]")
+        return ran("impute", f"checkpoint={trained}", *NO_FIT, "items=4", "posterior=amortised")
+
+
 @pytest.mark.parametrize(("number", "name"), NAMES.items())
-def test_files_for_print(number, name, imputed, capsys):
+def test_files_for_print(number, name, imputed, implicit, capsys):
+    imputed = implicit if name == "implicit" else imputed
     first, second = (ran("figure", f"name={word}", f"run={imputed}") for word in (number, name))
     stem = f"figure_{number}_{name}"
     assert {path.name for path in first.glob("figure*")} == {f"{stem}.pdf", f"{stem}.png"}
@@ -92,7 +103,7 @@ def refused_figure(capsys, *words: str) -> str:
 
 def test_refusals(trained, imputed, capsys):
     assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
-    assert "other=x is for figure 3" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
+    assert "other=x is for name=comparison" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
     np.savez("old.npz", mean=np.zeros(3))
     run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised")
     assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
@@ -118,22 +129,26 @@ def test_colour_and_failed_solves():
     draws = torch.rand(2, 4, 3, 8, 8)
     draws[0, 1] = float("nan")
     done = figures.Completed(truth, observed, draws, truth / 2)
-    for draw in (figures.digits, figures.comparison, figures.samples, figures.implicit):
-        page = draw(done)
+    for name in ("digits", "comparison", "samples", "implicit"):
+        page = getattr(figures.drawing(name), name)(done)
         assert page.axes and all(axis.images for axis in page.axes)
-    image = np.asarray(figures.implicit(done).axes[0].images[0].get_array())
+    image = np.asarray(figures.drawing("5").implicit(done).axes[0].images[0].get_array())
     assert (np.abs(image - np.array([0.75, 0.25, 0.20])) < 1e-6).all(-1).sum() == 56 * 56
+
+
+def test_figure_5_is_of_an_implicit_flow(imputed, capsys):
+    line = refused_figure(capsys, "name=5", f"run={imputed}")
+    assert f"figure 5 is of an implicit flow, and that of {imputed} is none; train flow=implicit" in line
 
 
 def test_recipes_are_commands_that_exist():
     from viscos.cli.outline import choices, outline
-    from viscos.commands.figure import _RECIPES
+    from viscos.cli.words import figure, figures
 
-    assert tuple(_RECIPES) == tuple(NAMES.values())
+    assert {str(number): name for name, number in figures().items() if number} == NAMES
     known = {option.name for option in outline("impute").options} | {part.name for part in outline("impute").parts}
-    for recipe in _RECIPES.values():
-        settings = dict(
-            word.split("=", 1) for word in recipe.split() if "=" in word and "<" not in word and ">" not in word
-        )
-        assert settings.keys() <= known
+    for name in figures():
+        recipe = re.sub("<.*>", "RUN", figure(name, "RECIPE"))
+        settings = dict(word.split("=", 1) for word in recipe.removeprefix("viscos impute ").split())
+        assert {key.partition(".")[0] for key in settings} <= known
         assert all(value in choices(key) for key, value in settings.items() if key in ("mask", "posterior", "lad"))

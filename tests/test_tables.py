@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from viscos.cli import main
-from viscos.report import formats, tables
+from viscos.report import tables
 from viscos.runs import records
 
 RANDOM = {"_target_": "viscos.data.masks.RandomMask", "missing": 0.5}
@@ -235,12 +235,6 @@ def test_no_runs(capsys):
     assert "no run in 'runs' is finished" in one_line(capsys, "runs=runs")
     Path("runs/broken.json").write_text("{")
     assert "runs/broken.json cannot be read as JSON" in one_line(capsys, "runs=runs")
-
-
-def test_every_format_is_offered():
-    from viscos.cli.validate import CHOICES
-
-    assert tuple(formats.FORMATS) == CHOICES["format"]
 
 
 # ------------------------------------------------------------------------------------------------------ scores of draws

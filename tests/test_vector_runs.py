@@ -263,7 +263,7 @@ def test_what_a_density_needs(moons, table, capsys):
     pytest.importorskip("matplotlib")
     assert "make it by `viscos impute" in refused_figure(capsys, "name=density")
     assert "is over items of 3; a density is drawn of two" in refused_figure(capsys, "name=density", f"run={table}")
-    assert "is for figure 3" in refused_figure(capsys, "name=density", f"run={moons}", "other=x")
+    assert "is for name=comparison" in refused_figure(capsys, "name=density", f"run={moons}", "other=x")
     run = ran("impute", f"checkpoint={moons}", "mask=columns", "mask.columns=[0,1]", "items=2", "draws=2", "steps=1",
               "threads=1")  # fmt: skip
     assert "no item with one hidden coordinate" in refused_figure(capsys, "name=density", f"run={run}")

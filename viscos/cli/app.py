@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
-import os
-import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from viscos import runs
-from viscos.cli import messages, sweep
+from viscos.cli import composition, messages, sweep
 from viscos.cli.validate import validate
+from viscos.core.build import allowing, outside
 from viscos.core.errors import InputError
+
+DOTTED = ("imputers", "metrics")
+"""Settings that are lists of names, which may be dotted paths of code of one's own."""
 
 
 class JobFailed(CompactHydraException):
@@ -35,12 +33,10 @@ class JobFailed(CompactHydraException):
 
 def run(command: str, arguments: list[str]) -> int:
     """Composes the settings, runs the job or jobs, and returns the exit status."""
-    ordered = _ordered(arguments)
+    ordered = composition.with_own_parts(command, composition.ordered(arguments))
     new = [path for path in (Path("outputs", command), Path("outputs")) if not path.exists()]
-    application = hydra.main(version_base="1.3", config_path="pkg://viscos.configs", config_name=command)(job)
     try:
-        with _hydra_process(command, ordered):
-            application()
+        composition.apply(job, command, ordered)
     except JobFailed as failure:
         if failure.sweep:  # Hydra raises the first job's error, after the last job
             print(f"viscos {command}: {sweep.failures(failure.sweep)}", file=sys.stderr)
@@ -48,9 +44,8 @@ def run(command: str, arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         swept = not {"--multirun", "-m"}.isdisjoint(ordered)
         raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
-    except (CompactHydraException, OmegaConfBaseException, ValueError, OSError) as error:
-        # Jobs raise JobFailed only, so these come from composing the settings or from making the run folder.
-        raise InputError(messages.composition(command, error)) from error
+    except composition.REFUSALS as error:  # jobs raise JobFailed only
+        raise InputError(composition.explained(command, error)) from error
     finally:
         for path in new:  # a refused run leaves nothing behind, not even the folders above its own
             with contextlib.suppress(OSError):
@@ -62,11 +57,11 @@ def job(config: DictConfig) -> Any:
     """One run; a function of this module, so that launchers can start it in another process."""
     settings = HydraConfig.get()
     command, folder = str(settings.job.config_name), str(settings.runtime.output_dir)
-    if settings.mode != RunMode.MULTIRUN:
+    if not composition.is_sweep(settings):
         return _attempt(f"viscos {command}", command, config, folder)
     job = sweep.Job(str(settings.job.override_dirname), config, command, folder)
     label = f"viscos {command}: job {settings.job.num} ({job.overrides})"
-    alone = settings.launcher["_target_"].endswith(".BasicLauncher")
+    alone = composition.one_by_one(settings)
     with contextlib.nullcontext() if alone else sweep.side_by_side(f"[{settings.job.num}] "):
         if job.finished:
             print(f"{label} is finished, in {folder}", flush=True)
@@ -79,10 +74,10 @@ def job(config: DictConfig) -> Any:
 def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: sweep.Job | None = None) -> Any:
     """Runs a command, printing what goes wrong; `swept` if it is a job of a sweep."""
     try:
-        cfg = _plain(command, config)
+        cfg = composition.plain(command, config)
         if swept and swept.interrupted:
             cfg["resume"] = folder
-        return execute(command, cfg, folder)
+        return execute(command, cfg, folder, _named(cfg))
     except Exception as error:
         status, reason = messages.report(label, error), messages.reason(error)
         if swept:
@@ -94,67 +89,31 @@ def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: s
         runs.discard_if_empty(folder)
 
 
-def execute(command: str, cfg: dict[str, Any], folder: str) -> Any:
-    """Runs `viscos.commands.<command>.run` on checked settings, with the run folder as `run_dir` among them."""
+def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] = ()) -> Any:
+    """Runs `viscos.commands.<command>.run` on checked settings, with the run folder as `run_dir` among them.
+
+    Code outside viscos may be run if its name is in `own`, or below one there, or in the setting `allow`.
+    """
     validate(command, cfg)
-    # Imported here: it brings torch, which bad settings need not wait for.
-    return importlib.import_module(f"viscos.commands.{command}").run({**cfg, "run_dir": folder})
+    allow = cfg.get("allow") or []
+    with allowing([*own, *([allow] if isinstance(allow, str) else allow)]):
+        # Imported here: it brings torch, which bad settings need not wait for.
+        return importlib.import_module(f"viscos.commands.{command}").run({**cfg, "run_dir": folder})
 
 
-def _plain(command: str, config: DictConfig) -> dict[str, Any]:
-    try:
-        cfg = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise InputError(messages.composition(command, error)) from error
-    assert isinstance(cfg, dict)
-    return {str(key): value for key, value in cfg.items()}
+def _named(cfg: dict[str, Any]) -> list[str]:
+    """Code outside viscos that the settings name, as a part or in a list of dotted paths.
+
+    They were composed from what the user typed and from the YAML files that the user chose, and from no checkpoint: so
+    it is code that the user wants to be run.
+    """
+    listed = [name for setting in DOTTED for name in cfg.get(setting) or []]
+    parts = [part["_target_"] for part in _parts(cfg) if "_target_" in part]
+    return [name for name in map(str, listed + parts) if outside(name)]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
-
-
-def _ordered(arguments: list[str]) -> list[str]:
-    """The flags, then the settings: Hydra's parser does not take them mixed."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--config-dir", "-cd")
-    for flag in (("--resolve",), ("--multirun", "-m"), ("--hydra-help",)):
-        parser.add_argument(*flag, action="store_true")
-    overrides = parser.parse_intermixed_args(arguments).overrides
-    return [argument for argument in arguments if argument not in overrides] + overrides
-
-
-class _Stderr:
-    """Standard error without the line with which Hydra announces an error that is printed already."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return len(text) if text.startswith("Error executing job with overrides") else self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def _hydra_process(command: str, arguments: list[str]) -> Iterator[None]:
-    """The arguments and the environment that Hydra reads, put back afterwards."""
-    # With HYDRA_FULL_ERROR, Hydra raises its errors; without, it prints them and exits.
-    changed = {"HYDRA_FULL_ERROR": "1", "VISCOS_RUN_ID": secrets.token_hex(3)}
-    argv, environment = sys.argv, {key: os.environ.get(key) for key in changed}
-    sys.argv = [f"viscos {command}", *arguments]
-    os.environ.update(changed)
-    try:
-        with contextlib.redirect_stderr(_Stderr(sys.stderr)):
-            yield
-    finally:
-        sys.argv = argv
-        for key, value in environment.items():
-            os.environ.pop(key, None)
-            if value is not None:
-                os.environ[key] = value
+def _parts(cfg: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for value in cfg.values():
+        if isinstance(value, dict):
+            yield value
+            yield from _parts(value)

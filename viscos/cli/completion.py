@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from viscos.cli.outline import COMMANDS, choices, outline, settings
-from viscos.cli.validate import CHOICES
+from viscos.cli.words import known
 from viscos.core.errors import InputError
 
 _SCRIPT = r"""_viscos_complete() {
@@ -49,7 +49,7 @@ def candidates(line: str) -> list[str]:
 def _values(command: str, key: str) -> list[str]:
     if key in {part.name for part in outline(command).parts}:
         return [f"{key}={choice} " for choice in choices(key)]
-    return [f"{key}={value} " for value in CHOICES.get(key, ())]
+    return [f"{key}={value} " for value in known(key)]
 
 
 def _keys(command: str, overrides: list[str], word: str) -> list[str]:

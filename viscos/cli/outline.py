@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
+from viscos.core.choices import OWN, description, names, text
 
 COMMANDS = {
     "train": "train a flow on data with holes",
@@ -48,35 +48,30 @@ class Outline:
 @cache
 def outline(command: str) -> Outline:
     """The outline of `command`."""
-    text = _read(f"{command}.yaml")
-    parts = tuple(Option(*found) for found in _PART.findall(text))
-    return Outline(_comment(text), parts, tuple(Option(*found) for found in _OPTION.findall(text)))
+    page = files("viscos.configs").joinpath(f"{command}.yaml").read_text(encoding="utf-8")
+    parts = tuple(Option(*found) for found in _PART.findall(page))
+    return Outline(_comment(page), parts, tuple(Option(*found) for found in _OPTION.findall(page)))
 
 
 @cache
 def choices(part: str) -> dict[str, str]:
     """The choices of a part, each with its meaning."""
-    folder = files("viscos.configs").joinpath(part)
-    names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
-    return {name: _comment(_read(f"{part}/{name}.yaml")) for name in names}
+    own = (OWN,) if files("viscos.configs").joinpath(part, f"{OWN}.yaml").is_file() else ()
+    return {name: _comment(text(part, name)) for name in (*names(part), *own)}
 
 
 @cache
 def overlays(part: str) -> bool:
     """Whether the choices of a part set options beside it, and leave no settings of its own."""
-    return all("# @package _global_" in _read(f"{part}/{choice}.yaml") for choice in choices(part))
+    return all("# @package _global_" in text(part, choice) for choice in choices(part))
 
 
 @cache
 def settings(part: str, choice: str) -> dict[str, Any]:
     """The settings that a choice of a part brings."""
-    return yaml.safe_load(_read(f"{part}/{choice}.yaml")) or {}
+    return description(part, choice)
 
 
-def _read(name: str) -> str:
-    return files("viscos.configs").joinpath(name).read_text(encoding="utf-8")
-
-
-def _comment(text: str) -> str:
-    lines = [line[2:] for line in text.splitlines() if line.startswith("# ") and "@package" not in line]
+def _comment(page: str) -> str:
+    lines = [line[2:] for line in page.splitlines() if line.startswith("# ") and "@package" not in line]
     return lines[0] if lines else ""

@@ -11,7 +11,7 @@ from viscos.cli import messages
 from viscos.cli.app import execute
 from viscos.core.errors import InputError
 
-CHANGEABLE = ("epochs", "max_steps", *runs.MACHINE)
+CHANGEABLE = ("epochs", "max_steps", "allow", *runs.MACHINE)
 """Settings that a resumed run may change: they do not change what was computed so far.
 
 With another length, the steps that remain have the learning rates that a run of that length has there. On other
@@ -28,7 +28,8 @@ def requested(arguments: list[str]) -> str | None:
 def run(path: str, arguments: list[str]) -> int:
     """Continues the run at `path` and returns the exit status."""
     folder = runs.find_checkpoint(path).resolve().parent
-    cfg = runs.load_config(folder) | _changes(arguments) | {"resume": str(folder)}
+    # What the run's own file allows counts for nothing: it may be somebody else's.
+    cfg = runs.load_config(folder) | {"allow": None} | _changes(arguments) | {"resume": str(folder)}
     try:
         execute("train", cfg, str(folder))
     except Exception as error:

@@ -1,6 +1,7 @@
 """Types and ranges of every setting, as a table.
 
-Hydra refuses keys that do not exist; wrong values are refused here, before torch is imported.
+Hydra refuses keys that do not exist; wrong values are refused here, before torch is imported. Words are looked up in
+the code that takes them.
 """
 
 from __future__ import annotations
@@ -11,30 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from viscos.cli.outline import outline, overlays
+from viscos.cli.words import Word, constant, words
+from viscos.core.build import outside
 from viscos.core.errors import InputError
 from viscos.runs.folder import find_checkpoint
 
 Rule = Callable[[Any], str | None]
 """Says what a value must be if it is not that, otherwise None."""
-
-CHOICES: dict[str, tuple[str | int, ...]] = {
-    "device": ("auto", "cpu", "cuda"),
-    "mask.side": ("left", "right", "top", "bottom"),
-    "flow.activation": ("lipswish", "elu"),
-    "flow.start": ("gaussian", "standardise", "none"),
-    "flow.method": ("euler", "midpoint", "rk4"),
-    "teach": ("regression", "bound", "both", "none"),
-    "teach_masks": ("own", "any"),
-    "schedule": ("cosine", "halve"),
-    "precision": (32, "bf16-mixed", "16-mixed"),
-    "dataset.augment": ("none", "flip", "shift"),
-    "format": ("markdown", "latex", "csv"),
-    "name": ("2", "3", "4", "5", "digits", "comparison", "samples", "implicit", "density"),
-    "classifier": ("completions", "latents"),
-    "partition": ("same", "maxvol"),
-    "start": ("network", "gaussian", "prior"),
-}
-"""Settings that are one of a few words."""
 
 
 def integer(low: int) -> Rule:
@@ -56,9 +40,14 @@ def number(low: float, high: float = math.inf, *, inside: bool = False) -> Rule:
     return check
 
 
-def one_of(choices: tuple[str | int, ...]) -> Rule:
+def one_of(*few: Word) -> Rule:
     """One of a few words, or numbers."""
-    return lambda value: None if value in choices else f"must be one of {', '.join(map(str, choices))}"
+    return lambda value: None if value in few else f"must be one of {', '.join(map(str, few))}"
+
+
+def word_of(setting: str) -> Rule:
+    """One of the words that the code knows for a setting, which are looked up when there is a value to check."""
+    return lambda value: one_of(*words(setting))(value)
 
 
 def list_of(rule: Rule) -> Rule:
@@ -118,13 +107,13 @@ RULES: dict[str, Rule] = {
     "epochs": optional(integer(1)),
     "batch_size": integer(1),
     "learning_rate": optional(number(0, inside=True)),
-    "teach": optional(one_of(CHOICES["teach"])),
-    "teach_masks": optional(one_of(CHOICES["teach_masks"])),
+    "teach": optional(word_of("teach")),
+    "teach_masks": optional(word_of("teach_masks")),
     "rounds": integer(0),
     "redraw": integer(1),
     "pretrain": optional(number(0)),
-    "classifier": one_of(CHOICES["classifier"]),
-    "schedule": one_of(CHOICES["schedule"]),
+    "classifier": word_of("classifier"),
+    "schedule": word_of("schedule"),
     "warmup": optional(integer(0)),
     "ema": optional(number(0, 1)),
     "accumulate": integer(1),
@@ -133,6 +122,7 @@ RULES: dict[str, Rule] = {
     "draws": integer(1),
     "imputers": either(empty, list_of(text)),
     "metrics": either(empty, list_of(text)),
+    "allow": optional(either(text, list_of(text))),
     "inception": optional(text),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),
@@ -142,23 +132,23 @@ RULES: dict[str, Rule] = {
     "threads": optional(integer(1)),
     "device": device,
     "devices": integer(1),
-    "precision": one_of(CHOICES["precision"]),
+    "precision": word_of("precision"),
     "resume": optional(text),
     "checkpoint": optional(text),
     "input": optional(text),
     "items": optional(integer(1)),
     "steps": optional(integer(0)),
     "samples": integer(1),
-    "partition": one_of(CHOICES["partition"]),
-    "start": optional(one_of(CHOICES["start"])),
-    "solvers": list_of(one_of(("anderson", "auto", "newton_krylov", "path", "paper"))),
+    "partition": word_of("partition"),
+    "start": optional(word_of("start")),
+    "solvers": list_of(word_of("solvers")),
     "rates": list_of(number(0, 1)),
     "center": integer(0),
     "repeats": integer(1),
     "runs": either(text, list_of(text)),
-    "format": one_of(CHOICES["format"]),
+    "format": word_of("format"),
     "save": optional(text),
-    "name": lambda value: one_of(CHOICES["name"])(str(value)),
+    "name": lambda value: word_of("name")(str(value)),
     "run": optional(text),
     "other": optional(text),
     "dataset.name": text,
@@ -169,34 +159,34 @@ RULES: dict[str, Rule] = {
     "dataset.drop": optional(list_of(either(text, integer(0)))),
     "dataset.items": integer(2),
     "dataset.spread": number(0),
-    "dataset.channels": one_of((1, 3)),
+    "dataset.channels": word_of("dataset.channels"),
     "dataset.size": optional(integer(1)),
-    "dataset.noise": either(number(0), one_of(("uniform",))),
+    "dataset.noise": either(number(0), one_of("uniform")),
     "dataset.levels": integer(2),
-    "dataset.augment": either(one_of(CHOICES["dataset.augment"]), list_of(one_of(CHOICES["dataset.augment"][1:]))),
+    "dataset.augment": either(one_of("none"), either(word_of("dataset.augment"), list_of(word_of("dataset.augment")))),
     "dataset.epochs": integer(1),
     "posterior.gaussian": flag,
     "posterior.held_out": number(0, 1),
     "posterior.width": integer(1),
     "mask.missing": optional(number(0, 1)),
     "mask.size": integer(1),
-    "mask.side": one_of(CHOICES["mask.side"]),
+    "mask.side": word_of("mask.side"),
     "mask.path": text,
     "mask.columns": list_of(either(text, integer(0))),
     "flow.factory": text,
     "flow.blocks": list_of(integer(1)),
     "flow.channels": either(integer(1), list_of(integer(1))),
     "flow.fully_connected": integer(0),
-    "flow.activation": one_of(CHOICES["flow.activation"]),
+    "flow.activation": word_of("flow.activation"),
     "flow.coefficient": number(0, 1, inside=True),
-    "flow.start": one_of(CHOICES["flow.start"]),
+    "flow.start": word_of("flow.start"),
     "flow.first_squeeze": flag,
     "flow.implicit": flag,
     "flow.layers": integer(1),
     "flow.columns": integer(1),
     "flow.reflections": integer(0),
     "flow.steps": integer(1),
-    "flow.method": one_of(CHOICES["flow.method"]),
+    "flow.method": word_of("flow.method"),
     "flow.width": integer(1),
     "flow.grid": number(0, inside=True),
     "flow.series.terms": integer(1),
@@ -220,7 +210,7 @@ def validate(command: str, cfg: dict[str, Any]) -> None:
     """Raises `InputError` for the first setting of `cfg` that `command` cannot use."""
     _check_keys(command, cfg)
     for key, rule in RULES.items():
-        for value in _lookup(cfg, key):
+        for value in _lookup(cfg, key) if _is_known(cfg, key) else []:
             complaint = rule(value)
             if complaint:
                 raise InputError(f"{key}={shown(value)}: {complaint}")
@@ -248,6 +238,14 @@ def _check_keys(command: str, cfg: dict[str, Any]) -> None:
     for part in page.parts:
         if not isinstance(cfg.get(part.name, {}), dict):
             raise InputError(f"{part.name}={shown(cfg[part.name])}: must be one of its choices")
+
+
+def _is_known(cfg: dict[str, Any], key: str) -> bool:
+    """Whether a setting means what it means in viscos: what code of one's own takes, it alone knows."""
+    part, _, name = key.partition(".")
+    node = cfg.get(part)
+    own = isinstance(node, dict) and outside(str(node.get("_target_", "")))
+    return not own or (part == "dataset" and name in constant("viscos.data.sources.registry.OF_TRAINING"))
 
 
 def _lookup(cfg: dict[str, Any], key: str) -> list[Any]:

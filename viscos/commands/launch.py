@@ -12,6 +12,7 @@ import torch
 
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.interrupt import held
+from viscos.core.build import allowed, allowing
 from viscos.core.errors import InputError
 from viscos.train.devices import Devices, OneDevice
 
@@ -64,7 +65,7 @@ def _together(devices: Any, task: Task, cfg: dict[str, Any], machine: Machine) -
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else each process advises against what we need
     with held(_pass_on) as interrupted:
         try:
-            result = devices.launch(_work, task, cfg, machine, errors)
+            result = devices.launch(_work, task, cfg, machine, errors, allowed())
         except (ProcessRaisedException, ProcessExitedException) as error:
             if interrupted():
                 raise KeyboardInterrupt("interrupted") from None
@@ -78,12 +79,15 @@ def _together(devices: Any, task: Task, cfg: dict[str, Any], machine: Machine) -
     return result
 
 
-def _work(devices: Any, task: Task, cfg: dict[str, Any], machine: Machine, errors: Any) -> dict[str, Any] | str:
+def _work(
+    devices: Any, task: Task, cfg: dict[str, Any], machine: Machine, errors: Any, own: tuple[str, ...]
+) -> dict[str, Any] | str:
     """One process of several; an interruption is returned as what it says, since the first process must return."""
     os.setpgrp()  # Ctrl-C at a terminal reaches the process that waits, and from there the others, once
     machine.use()
     try:
-        return task(cfg, devices)
+        with allowing(own):
+            return task(cfg, devices)
     except KeyboardInterrupt as interrupt:
         return str(interrupt) or "interrupted"
     except InputError as error:

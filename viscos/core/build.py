@@ -27,7 +27,7 @@ _allowed: ContextVar[tuple[str, ...]] = ContextVar("allowed", default=())
 
 @contextmanager
 def allowing(names: Iterable[str]) -> Iterator[None]:
-    """Descriptions may name code outside viscos here: `names`, and what the packages and modules among them define.
+    """Lets descriptions name code outside viscos: `names`, and what the packages and modules among them define.
 
     A name counts because a user gave it, on the command line or in Python; never because a file did.
     """
@@ -133,7 +133,9 @@ def _made_by(found: Any) -> tuple[type, ...]:
 def _refuse_unless_of_viscos(target: str, kinds: tuple[type, ...]) -> None:
     homes = sorted({_package(kind) for kind in kinds} - {""})
     if outside(target):
-        raise InputError(f"{target} is code outside viscos, which would be run; if you trust it, say allow={target}")
+        raise InputError(
+            f"{target} is code outside viscos, which would be run; if you trust it, say allow={target}, or its package"
+        )
     if not any(_within(target, home) for home in homes) or any(word.startswith("_") for word in target.split(".")):
         place = f"a public name in {' or '.join(homes)}" if homes else "a plain value"
         raise InputError(f"_target_ is {target!r}; {_named(*kinds)} must be {place}")

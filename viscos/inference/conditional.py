@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.choices import choice
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.flows.bijection import Flow
 from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
-from viscos.inference.partition import conditioning, maxvol, refuse_singular
-from viscos.logdet import CLADE, NLADE, Auto, Exact, LogDetEstimator
-from viscos.posteriors import Diagonal, Full, Householder, PerItem, Posterior
-from viscos.roots import RootFinder, anderson, auto, newton_krylov, paper, path
-
-POSTERIORS: dict[str, Callable[[Tensor], Posterior]] = {"diagonal": Diagonal, "householder": Householder, "full": Full}
-SOLVERS: dict[str, Callable[[], RootFinder]] = {
-    "anderson": anderson,
-    "auto": auto,
-    "newton_krylov": newton_krylov,
-    "path": path,
-    "paper": paper,
-}
-LADS: dict[str, Callable[[], LogDetEstimator]] = {"auto": Auto, "exact": Exact, "clade": CLADE, "nlade": NLADE}
+from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular
+from viscos.logdet import LogDetEstimator
+from viscos.posteriors import PerItem, Posterior
+from viscos.roots import RootFinder
 
 
 class Conditional:
@@ -196,8 +186,8 @@ class Conditional:
 
 def check_partition(partition: str, posterior: Posterior) -> None:
     """Raises `InputError` for a partition that there is not, or that `posterior` was not trained with."""
-    if partition not in ("same", "maxvol"):
-        raise InputError(f"partition is {partition!r}; choose same or maxvol")
+    if partition not in PARTITIONS:
+        raise InputError(f"partition is {partition!r}; choose {' or '.join(PARTITIONS)}")
     if partition != "same" and not isinstance(posterior, PerItem):
         raise InputError("an inference network knows the latent's own partition alone; take partition=same")
 
@@ -244,18 +234,11 @@ def condition(
             f"index must be int64, one number for each of {len(y)} items, got {index.dtype} {tuple(index.shape)}"
         )
     batch = incomplete(y, observed, index)
-    objective = Objective(_named("solver", solver, SOLVERS), _named("lad", lad, LADS))
+    objective = Objective(
+        choice("solver", solver, RootFinder) if isinstance(solver, str) else solver,
+        choice("lad", lad, LogDetEstimator) if isinstance(lad, str) else lad,
+    )
     if isinstance(posterior, str):
-        if posterior not in POSTERIORS:
-            raise InputError(f"posterior is {posterior!r}; choose one of {', '.join(POSTERIORS)}, or give an object")
-        posterior = POSTERIORS[posterior](batch.filled())
+        posterior = choice("posterior", posterior, PerItem, batch.filled())
     posterior.check(y.shape[1:])
     return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise)
-
-
-def _named(what: str, value: Any, table: Mapping[str, Callable[[], Any]]) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in table:
-        raise InputError(f"{what} is {value!r}; choose one of {', '.join(table)}, or give an object")
-    return table[value]()

@@ -25,6 +25,8 @@ from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_c
 from viscos.linear.principal import longest
 from viscos.roots import RootFinder
 
+PARTITIONS = ("same", "maxvol")
+"""Which latents go with the hidden entries: those of the same coordinates, or those that `maxvol` chooses."""
 _SWAPS = 200  # exchanges of two rows after the factorisation
 _GAIN = 1.05  # by which an exchange must enlarge the determinant
 _LARGEST = 2**28  # numbers in the columns of G that are written out for one item

@@ -17,7 +17,7 @@ CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate")
 """Settings that say what a run is computed on; they do not change what it is."""
-_DATA_PLACE = ("root", "download")
+_DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 
 
 def save_config(run_dir: str | Path, cfg: dict[str, Any]) -> Path:
@@ -41,7 +41,7 @@ def load_config(run_dir: str | Path) -> dict[str, Any]:
 
 def essence(cfg: dict[str, Any]) -> dict[str, Any]:
     """The settings that make a run what it is, wherever it is computed and wherever its data lie."""
-    kept = {key: value for key, value in cfg.items() if key not in (*MACHINE, "resume", "run_dir")}
+    kept = {key: value for key, value in cfg.items() if key not in (*MACHINE, "resume", "run_dir", "allow")}
     if isinstance(cfg.get("dataset"), dict):
         kept["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in _DATA_PLACE}
     return kept

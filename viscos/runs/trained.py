@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from viscos import runs
+from viscos.core.build import allowing
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling, standardised
@@ -57,17 +59,19 @@ class Trained:
         return replace(data, values=data.values.to(like.dtype))
 
 
-def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
+def load(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[str] = ()) -> Trained:
     """The model of a run folder or checkpoint file, on `device`, ready for use.
 
-    Raises `InputError` if there is no checkpoint, or it cannot be read.
+    `allow` holds names of modules or packages outside viscos that the checkpoint may name; they are imported and run.
+    Raises `InputError` if there is no checkpoint, it cannot be read, or it names other code.
     """
     file = runs.find_checkpoint(path)
     state = checkpoint.load(file, device)
     try:
         cfg, shape = state["config"], tuple(state["shape"])
         network = None if state["parts"]["posterior"] is None else cfg["posterior"]
-        model = build_model(cfg["flow"], network, cfg["classifier"], shape, state["classes"])
+        with allowing(allow):
+            model = build_model(cfg["flow"], network, cfg["classifier"], shape, state["classes"])
     except KeyError as error:
         raise InputError(f"{str(file)!r} lacks {error}; it is not a checkpoint of `viscos train`") from error
     model.load_parts(state["parts"])
@@ -84,7 +88,7 @@ def model_state(
     scaling: Scaling | None = None,
 ) -> dict[str, Any]:
     """What `load` needs, in plain containers."""
-    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume")}
+    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume", "allow")}
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
     fitted["observed_mean"] = means.float().cpu()
     return {

@@ -18,7 +18,8 @@ for _name in ("lightning_fabric", "lightning.fabric", "torch.multiprocessing.spa
     logging.getLogger(_name).setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # torch 2.14; older ones need it
 
-LOW_PRECISION = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+PRECISIONS: dict[int | str, torch.dtype | None] = {32: None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""The dtype of passes that do not need the full one, for each setting that there is."""
 
 
 class FabricDevices(Fabric):
@@ -28,7 +29,7 @@ class FabricDevices(Fabric):
     """
 
     def __init__(self, device: torch.device, devices: int, precision: int | str = 32) -> None:
-        plugin = _BranchesOnly(str(precision), device.type) if precision in LOW_PRECISION else Precision()
+        plugin = _BranchesOnly(str(precision), device.type) if PRECISIONS[precision] else Precision()
         accelerator = "cuda" if device.type == "cuda" else "cpu"
         if devices == 1:
             which = [device.index or 0] if accelerator == "cuda" else 1
@@ -47,7 +48,7 @@ class FabricDevices(Fabric):
     @property
     def low_precision(self) -> torch.dtype | None:
         """The dtype of passes that do not need the full one, if there is one."""
-        return LOW_PRECISION.get(str(self.strategy.precision.precision))
+        return PRECISIONS.get(str(self.strategy.precision.precision))
 
     @property
     def scaler(self) -> Any:

@@ -6,14 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from viscos.core.errors import InputError
 from viscos.train.phases import Phase
 
+SCHEDULES = ("cosine", "halve")
+"""How the learning rate falls."""
+TEACH = ("regression", "bound", "both", "none")
+"""What teaches the inference network; what of it fits which flow and data, the command says."""
+MASKS = ("own", "any")
+"""Which masks regression teaches under."""
 _WARMUP = 50  # steps over which the rate of the cosine schedule rises, unless the plan says otherwise
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train, and on what."""
+    """How long and how fast to train, and on what. Raises `InputError` for a schedule or masks that there are not."""
 
     epochs: int
     batch_size: int
@@ -45,6 +52,11 @@ class Plan:
     redraw: int = 10_000
     """Items that are completed anew in a round, at most."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, word, known in (("schedule", self.schedule, SCHEDULES), ("masks", self.masks, MASKS)):
+            if word not in known:
+                raise InputError(f"{what} is {word!r}; choose {' or '.join(known)}")
 
     def steps_per_epoch(self, items: int) -> int:
         """Steps in one pass over `items`."""

@@ -13,12 +13,12 @@ from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, random_masks
 from viscos.commands.assemble.measuring import objective_of
 from viscos.core.build import build
+from viscos.core.choices import choice
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
 from viscos.flows import Composed
 from viscos.inference import Objective
-from viscos.inference.conditional import SOLVERS
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Amortised
 from viscos.roots import RootFinder
@@ -73,7 +73,7 @@ def benching(cfg: dict[str, Any]) -> Benching:
         train,
         test,
         _masks(cfg, test, seed),
-        {name: SOLVERS[name]() for name in cfg["solvers"]},
+        {name: choice("solver", name, RootFinder) for name in cfg["solvers"]},
         cfg["partition"],
         IncompleteData(train.values, observed, train.labels),
         missing,

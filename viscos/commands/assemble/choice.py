@@ -15,6 +15,8 @@ from viscos.core.errors import InputError
 from viscos.posteriors import InferenceNetwork, LatentGaussian, PerItem, Posterior, usual
 from viscos.runs.trained import Trained
 
+STARTS = ("network", "gaussian", "prior")
+"""Where a fit begins."""
 STEPS = 200
 """Of a fit unless the settings say how many."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from viscos.data.items import Data
-from viscos.data.sources.registry import load, settings_of
+from viscos.data.sources.registry import load_described
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Dataset:
 
     def load(self, split: str, limit: int | None = None) -> Data:
         """The split, or its first `limit` items; raises `InputError` as `viscos.data.sources.registry.load` does."""
-        taken = {key: self.settings[key] for key in settings_of(self.name) if key in self.settings}
-        data = load(self.name, split, **taken)
+        data = load_described(self.settings, split)
         if limit is None or limit >= len(data):
             return data
         labels = None if data.labels is None else data.labels[:limit]

@@ -14,6 +14,9 @@ from viscos.core.errors import InputError
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 """Suffixes of the files that count as pictures."""
 
+MODES = {1: "L", 3: "RGB"}
+"""What PIL calls pictures of so many channels."""
+
 
 def read_picture(path: Path, channels: int, size: int | None = None) -> Tensor:
     """One picture (C, H, W), float32 in [0, 1], grey (1 channel) or in colour (3); NaN where it is fully transparent.
@@ -31,7 +34,7 @@ def read_picture(path: Path, channels: int, size: int | None = None) -> Tensor:
     picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
     if size is not None:
         picture = _square(picture, size)
-    plain = np.array(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+    plain = np.array(picture.convert(MODES[channels]), dtype=np.float32) / 255
     values = torch.from_numpy(plain.reshape(*plain.shape[:2], channels)).permute(2, 0, 1)
     if picture.mode == "RGB":
         return values

@@ -8,9 +8,19 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.report.figures.completed import Completed
 from viscos.report.figures.page import panels, shown, square
+from viscos.report.figures.source import Source
 
+NUMBER = 3
+RECIPE = "viscos impute checkpoint=<training on MNIST> mask=center8 posterior=householder steps=500 items=16"
+OTHER = True
+"""Whether another method's completions can stand beside."""
 MOST = 4
 """Items along a side of a panel."""
+
+
+def draw(source: Source) -> Figure:
+    """Draws it from a run of `viscos impute` that fitted a posterior."""
+    return comparison(source.completed(), source.others())
 
 
 def comparison(done: Completed, other: tuple[str, Tensor] | None = None) -> Figure:

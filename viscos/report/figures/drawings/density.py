@@ -1,13 +1,29 @@
-"""The density of a flow over the plane, and the conditional along a line of it."""
+"""Density: a flow's over the plane, and the conditional along a line of it."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from viscos.report.density import Plane, Slice, conditional_density
+from viscos.core.errors import InputError
+from viscos.report.density import Plane, Slice, conditional_density, first_slice
+from viscos.report.figures.completed import FILE, load
+from viscos.report.figures.source import Source
 
+RECIPE = "viscos impute checkpoint=<training on moons> mask=columns mask.columns=[1] items=1 draws=1000"
 _LINE = 2001  # places of the quadrature
+
+
+def draw(source: Source) -> Figure:
+    """Draws it from a run of `viscos train`; or of `viscos impute`, with an item of one hidden coordinate beside it."""
+    if not (source.run / FILE).is_file():
+        return density(source.plane())
+    names = ("values", "truth", "observed", "draws")
+    arrays = load(source.run / FILE, names)
+    cut = first_slice(*(arrays[name] for name in names))
+    if cut is None:
+        raise InputError(f"in {source.run} no item with one hidden coordinate was completed; make it by `{RECIPE}`")
+    return density(source.plane(), cut)
 
 
 def density(plane: Plane, cut: Slice | None = None) -> Figure:

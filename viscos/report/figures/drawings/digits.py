@@ -6,6 +6,15 @@ from matplotlib.figure import Figure
 
 from viscos.report.figures.completed import Completed
 from viscos.report.figures.page import panels, shown, square
+from viscos.report.figures.source import Source
+
+NUMBER = 2
+RECIPE = "viscos impute checkpoint=<training on MNIST at missing=0.9> posterior=amortised items=64"
+
+
+def draw(source: Source) -> Figure:
+    """Draws it from a run of `viscos impute`."""
+    return digits(source.completed())
 
 
 def digits(done: Completed) -> Figure:

@@ -7,9 +7,17 @@ from matplotlib.figure import Figure
 
 from viscos.report.figures.completed import Completed
 from viscos.report.figures.page import panels, shown
+from viscos.report.figures.source import Source
 from viscos.report.grid import tile
 
+NUMBER = 4
+RECIPE = "viscos impute checkpoint=<training on MNIST> mask=center8 posterior=householder steps=500 draws=16"
 ITEMS, DRAWS = 6, 8
+
+
+def draw(source: Source) -> Figure:
+    """Draws it from a run of `viscos impute`."""
+    return samples(source.completed())
 
 
 def samples(done: Completed) -> Figure:

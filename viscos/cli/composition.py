@@ -1,0 +1,173 @@
+"""Hydra, as the command line uses it: what it does otherwise than we want is put right here, and nowhere else."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import hydra
+from hydra.conf import HydraConf
+from hydra.errors import CompactHydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from viscos.cli.outline import choices, outline, settings
+from viscos.core.choices import OWN
+from viscos.core.errors import InputError
+
+REFUSALS = (CompactHydraException, OmegaConfBaseException, ValueError, OSError)
+"""What Hydra raises when it cannot compose the settings, or cannot make the run folder."""
+
+
+def apply(job: Any, command: str, arguments: list[str]) -> None:
+    """Composes the settings of a command and calls `job` with them; of a sweep, with those of each job."""
+    application = hydra.main(version_base="1.3", config_path="pkg://viscos.configs", config_name=command)(job)
+    with _process(command, arguments):
+        application()
+
+
+def plain(command: str, config: DictConfig) -> dict[str, Any]:
+    """The settings as a dict; raises `InputError` for one that is needed and not set."""
+    try:
+        cfg = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise InputError(explained(command, error)) from error
+    assert isinstance(cfg, dict)
+    return {str(key): value for key, value in cfg.items()}
+
+
+def is_sweep(settings: HydraConf) -> bool:
+    """Whether the job is one of several."""
+    return bool(settings.mode == RunMode.MULTIRUN)
+
+
+def one_by_one(settings: HydraConf) -> bool:
+    """Whether the jobs of a sweep run in this process, one after the other; so Hydra's own launcher, and no other."""
+    return bool(settings.runtime.choices["hydra/launcher"] == "basic")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def ordered(arguments: list[str]) -> list[str]:
+    """The flags, then the settings: Hydra's parser does not take them mixed, and ends the process at an unknown flag.
+
+    So they are parsed here first, by the flags of Hydra that mean something to a user.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--config-dir", "-cd")
+    for flag in (("--resolve",), ("--multirun", "-m"), ("--hydra-help",)):
+        parser.add_argument(*flag, action="store_true")
+    overrides = parser.parse_intermixed_args(arguments).overrides
+    return [argument for argument in arguments if argument not in overrides] + overrides
+
+
+def with_own_parts(command: str, arguments: list[str]) -> list[str]:
+    """`flow._target_=package.function flow.depth=3` stands for `flow=own` with these settings.
+
+    Hydra refuses settings that no YAML file has, unless they begin with +; what code of one's own takes, none can have.
+    """
+    keys = {argument.partition("=")[0] for argument in arguments}
+    parts = [part.name for part in outline(command).parts if OWN in choices(part.name)]
+    named = {part for part in parts if f"{part}._target_" in keys}
+    given = [f"++{each}" if each.partition(".")[0] in named else each for each in arguments]
+    return given + [f"{part}={OWN}" for part in sorted(named - keys)]
+
+
+class _Stderr:
+    """Standard error without the line with which Hydra announces an error that is printed already."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if text.startswith("Error executing job with overrides") else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _process(command: str, arguments: list[str]) -> Iterator[None]:
+    """The arguments and the environment that Hydra reads, since it takes them from nowhere else; put back afterwards.
+
+    With HYDRA_FULL_ERROR, Hydra raises its errors; without, it prints them and ends the process.
+    """
+    changed = {"HYDRA_FULL_ERROR": "1", "VISCOS_RUN_ID": secrets.token_hex(3)}
+    argv, environment = sys.argv, {key: os.environ.get(key) for key in changed}
+    sys.argv = [f"viscos {command}", *arguments]
+    os.environ.update(changed)
+    try:
+        with contextlib.redirect_stderr(_Stderr(sys.stderr)):
+            yield
+    finally:
+        sys.argv = argv
+        for key, value in environment.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+def explained(command: str, error: Exception) -> str:
+    """What Hydra says in several lines when it cannot compose the settings, in one that names the remedy.
+
+    Its errors have no codes and few classes, so that most are told apart by how their texts begin.
+    """
+    text = str(error)
+    options = getattr(error, "options", None)
+    if options:
+        part, _, choice = str(getattr(error, "missing_cfg_file", "")).rpartition("/")
+        return f"{part}={choice}: there is no such choice; choose from {', '.join(options)}"
+    if found := re.match(r"Could not (?:override|delete from config\.) '([^']+)'", text):
+        return _unknown(command, found[1])
+    if found := re.match(r"Ambiguous value for argument '(.+)'", text):
+        return f"{found[1]} gives several values: add --multirun to run each, or write {_as_list(found[1])} for a list"
+    if "missing EQUAL" in text:
+        return f"cannot read {getattr(error, 'override', text)!r}; settings are written key=value"
+    if hasattr(error, "override"):
+        return f"cannot read {error.override!r}; quote a value with special characters: 'key=\"value\"'"
+    if text.startswith("Missing mandatory value"):
+        return _needed(command, str(getattr(error, "full_key", "a value")))
+    if "Config group override must be" in text:
+        names = ", ".join(part.name for part in outline(command).parts)
+        return f"each part ({names}) must be one of its choices; `viscos {command} --help` lists them"
+    key = getattr(error, "full_key", None)
+    return f"cannot use these settings: {_first_line(error)}" + (f" (in {key})" if key else "")
+
+
+def _unknown(command: str, key: str) -> str:
+    page = outline(command)
+    known = [item.name for item in (*page.options, *page.parts)]
+    for part in page.parts:
+        known += [f"{part.name}.{name}" for choice in choices(part.name) for name in settings(part.name, choice)]
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near and near[0] != key else ""
+    return " ".join(f"there is no option {key!r} here; {hint} `viscos {command} --help` lists them".split())
+
+
+def _needed(command: str, key: str) -> str:
+    meaning = next((option.meaning for option in outline(command).options if option.name == key), "")
+    return f"{key}=… is needed" + (f": {meaning}" if meaning else "")
+
+
+def _as_list(override: str) -> str:
+    key, _, value = override.partition("=")
+    return f"{key}=[{value}]"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,38 @@
+"""What a figure is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from viscos.flows import Flow
+from viscos.report.density import Plane
+from viscos.report.figures.completed import FILE, Completed, load
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, and what another method left beside it. Each part is read when a figure asks for it."""
+
+    run: Path
+    """Folder of `viscos impute`, or of `viscos train`."""
+    flow: Callable[[], Flow]
+    """That the run was made with."""
+    plane: Callable[[], Plane]
+    """Its density; `InputError` unless it is over the plane."""
+    other: Path | None = None
+    """Run folder or .npz file of another method."""
+
+    def completed(self) -> Completed:
+        """The run's completions of images."""
+        return Completed.read(self.run)
+
+    def others(self) -> tuple[str, Tensor] | None:
+        """The other method's name, by that of its file or folder, and its first draws (N, C, H, W), if there is one."""
+        if self.other is None:
+            return None
+        file = self.other / FILE if self.other.is_dir() else self.other
+        return self.other.stem, load(file, ("draws",))["draws"][0]
