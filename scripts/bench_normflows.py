@@ -29,17 +29,17 @@ Parts = tuple[Callable[[Tensor], None], Callable[[Tensor], Tensor], Callable[[Te
 
 def ours() -> Parts:
     """A step of training, the inverse, and the forward pass."""
-    from viscos.flows import Composed, Residual, Series
-    from viscos.flows.layers.residual import conv_branch
+    from viscos.flows import Flow, Residual, Series
+    from viscos.flows.layers.branch import conv_branch
 
     branches = [conv_branch(SHAPE[0], HIDDEN, SHAPE[1:], "lipswish", COEFFICIENT) for _ in range(BLOCKS)]
-    flow = Composed([Residual(branch, Series(terms=TERMS)) for branch in branches], SHAPE)
+    flow = Flow([Residual(branch, Series(terms=TERMS)) for branch in branches], SHAPE)
     optimizer = torch.optim.Adam(flow.parameters(), 1e-3)
     probes = torch.Generator().manual_seed(0)
 
     def step(y: Tensor) -> None:
         optimizer.zero_grad()
-        x, surrogate = flow.to_latent_and_ladj_surrogate(y, probes)
+        x, surrogate = flow.forward_and_ladj_surrogate(y, probes)
         (-(flow.base_log_prob(x) + surrogate).mean()).backward()
         optimizer.step()
         flow.renormalize(1)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from viscos.core.batch import incomplete
 from viscos.flows import (
     Affine,
-    Composed,
+    Bijection,
+    ClosedForm,
     Flow,
-    Layer,
     Residual,
     Series,
     Whitening,
@@ -84,24 +84,31 @@ def contractions(batch: int = 4, d: int = 9) -> dict[str, Tensor]:
 # --------------------------------------------------------------------------------------------------------------- flows
 
 
-class AffineFlow(Flow):
-    """x = A y + b, as a user would write it: one method. Its data are Gaussian."""
+class AffineMap(ClosedForm):
+    """x = A y + b, as a user would write it: one method."""
 
     def __init__(self, d: int, seed: int = 0) -> None:
         super().__init__()
         self.A = nn.Parameter(torch.eye(d, dtype=F64) + 0.3 * normal(d, d, seed=seed) / d**0.5)
         self.b = nn.Parameter(normal(d, seed=seed + 1))
 
-    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: object = None) -> tuple[Tensor, Tensor]:
         return y @ self.A.T + self.b, torch.linalg.slogdet(self.A)[1].expand(len(y))
+
+
+class AffineFlow(Flow):
+    """A flow of one affine map, whose data are Gaussian."""
+
+    def __init__(self, d: int, seed: int = 0) -> None:
+        super().__init__([AffineMap(d, seed)])
 
     def gaussian(self) -> Gaussian:
         """The distribution of y."""
-        A, b = self.A.detach(), self.b.detach()
+        A, b = (p.detach() for p in (self.layers[0].A, self.layers[0].b))
         return Gaussian(-torch.linalg.solve(A, b), torch.linalg.inv(A.T @ A))
 
 
-class SmoothFlow(Flow):
+class SmoothMap(ClosedForm):
     """x = A (y + 0.6 tanh(B y)), ‖B‖ = 1: nonlinear, one method, no layer of the package in it."""
 
     def __init__(self, d: int, seed: int = 0) -> None:
@@ -110,14 +117,21 @@ class SmoothFlow(Flow):
         self.A = nn.Parameter(torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=seed + 1) / d**0.5)
         self.B = nn.Parameter(B / torch.linalg.matrix_norm(B, ord=2))
 
-    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: object = None) -> tuple[Tensor, Tensor]:
         t = torch.tanh(y @ self.B.T)
         inner = torch.eye(y.shape[1], dtype=y.dtype) + 0.6 * (1 - t.square()).unsqueeze(2) * self.B
         return (y + 0.6 * t) @ self.A.T, torch.linalg.slogdet(self.A)[1] + torch.linalg.slogdet(inner)[1]
 
 
+class SmoothFlow(Flow):
+    """A flow of one nonlinear map."""
+
+    def __init__(self, d: int, seed: int = 0) -> None:
+        super().__init__([SmoothMap(d, seed)])
+
+
 @torch.no_grad()
-def shaken(flow: Composed, seed: int = 0, size: float = 0.3) -> Composed:
+def shaken(flow: Flow, seed: int = 0, size: float = 0.3) -> Flow:
     """A flow with random weights and scales, as after training; the first layer set from random moments.
 
     Random weights alone make weak contractions, so each branch is pulled towards a multiple of the identity, whose sign
@@ -145,10 +159,10 @@ def shaken(flow: Composed, seed: int = 0, size: float = 0.3) -> Composed:
     return flow
 
 
-def exact(flow: Composed, below: int = 64) -> Composed:
+def exact(flow: Flow, below: int = 64) -> Flow:
     """The same flow, writing its residual layers' Jacobians out."""
     for layer in flow.modules():
-        if isinstance(layer, Layer):
+        if isinstance(layer, Bijection):
             layer.exact_below = below
     return flow
 
@@ -196,9 +210,7 @@ PLANE = {
 OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}
 
 
-def residual_flow(
-    name: str, dtype: torch.dtype = F64, series: Series = LONG, seed: int = 0, size: float = 0.3
-) -> Composed:
+def residual_flow(name: str, dtype: torch.dtype = F64, series: Series = LONG, seed: int = 0, size: float = 0.3) -> Flow:
     """A shaken iResNet of the table."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -281,8 +293,8 @@ def sees_the_observation_alone(network, values: Tensor, hidden: Tensor):
     with torch.no_grad():
         for k, p in enumerate(network.parameters()):
             p.copy_(0.2 * normal(*p.shape, seed=k))
-    flow = Flow()
-    flow.to_latent = lambda y: y
+    flow = Flow([])
+    flow.near_affine = False
     one = network(incomplete(values, ~hidden), flow)
     two = network(incomplete(torch.where(hidden, values + 9, values), ~hidden), flow)
     assert torch.equal(one.mean, two.mean) and torch.equal(one.log_scale, two.log_scale)

@@ -15,7 +15,7 @@ from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.mask_files import save_masks
 from viscos.data.masks import CenterMask, Mask
-from viscos.flows import Composed, Flow, Series
+from viscos.flows import Flow, Series
 from viscos.logdet import Exact, LogDetEstimator
 from viscos.posteriors import Householder, PerItem, Posterior
 from viscos.roots import RootFinder
@@ -69,11 +69,11 @@ REFUSED = {
     "iresnet": "must be a public name in viscos.flows",
     "viscos.flows.nothing": "has no 'nothing'",
     "viscos.flows.nothing.more": "there is no module 'viscos.flows.nothing'",
-    "viscos.flows.composed.torch": "neither is",  # what a module imports is not its own
-    "viscos.flows.composed.torch.load": "there is no module",
+    "viscos.flows.chain.torch": "neither is",  # what a module imports is not its own
+    "viscos.flows.chain.torch.load": "there is no module",
     "viscos.flows.foreign.foreign.anderson": "neither is",
     "viscos.flows.iresnet.__globals__": "must be a public name",
-    "viscos.flows.composed.Composed.__init__": "must be a public name",
+    "viscos.flows.flow.Flow.__init__": "must be a public name",
     "viscos.flows.__doc__": "must be a public name",
     "viscos.flows.layers.residual": "neither is",
     "viscos.flows.Series": "neither is",  # a part of a flow in the place of a flow
@@ -87,7 +87,7 @@ REFUSED = {
 def test_only_what_makes_a_flow_is_called(target):
     before = set(sys.modules)
     with pytest.raises(InputError, match=REFUSED[target]) as caught:
-        build({"_target_": target}, Composed)
+        build({"_target_": target}, Flow)
     assert "\n" not in str(caught.value)
     assert all(name.startswith("viscos.") for name in set(sys.modules) - before), "nothing else is imported"
 
@@ -97,7 +97,7 @@ def test_inside_a_flow_only_its_parts(target):
     if target == "viscos.flows.Series":
         return
     with pytest.raises(InputError):
-        build(IRESNET | {"series": {"_target_": target}}, Composed, (2,))
+        build(IRESNET | {"series": {"_target_": target}}, Flow, (2,))
 
 
 def test_a_flow_of_elsewhere_that_a_module_imports(monkeypatch):

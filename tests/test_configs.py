@@ -17,7 +17,7 @@ from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.data.mask_files import save_masks
 from viscos.data.masks import Mask
-from viscos.flows import Composed, Residual
+from viscos.flows import Flow, Residual
 from viscos.logdet import LogDetEstimator
 from viscos.posteriors import Posterior
 from viscos.roots import RootFinder
@@ -82,7 +82,7 @@ def test_every_choice_builds(command, override):
         observed = build(cfg[part], Mask)(shape, 3, 0, "test")
         assert observed.shape == (3, *shape) and observed.dtype == torch.bool and not observed.all()
     elif part == "flow":
-        assert build(cfg[part], Composed, SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
+        assert build(cfg[part], Flow, SHAPES.get(choice, (1, 8, 8))).shape == SHAPES.get(choice, (1, 8, 8))
     elif part == "posterior":
         arguments = (1, 8, 8) if choice.startswith("amortised") else torch.zeros(2, 1, 8, 8)
         build(cfg[part], Posterior, arguments)
@@ -102,7 +102,7 @@ def test_every_choice_builds(command, override):
     ],
 )
 def test_flows(choice, shape, convolutional, dense):
-    flow = build(settings("flow", choice), Composed, shape)
+    flow = build(settings("flow", choice), Flow, shape)
     branches = [layer.branch for layer in flow.layers if isinstance(layer, Residual)]
     assert [branch.flat for branch in branches] == [False] * convolutional + [True] * dense
     with torch.no_grad():

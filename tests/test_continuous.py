@@ -16,10 +16,11 @@ from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
 from viscos.core.solution import Status
-from viscos.flows import continuous
-from viscos.flows.families.continuous.flow import METHODS, Continuous, Step
-from viscos.flows.families.continuous.velocity import UNetVelocity, Velocity
-from viscos.flows.layer import Layer
+from viscos.flows import Bijection, Continuous, continuous
+from viscos.flows.families.continuous.runge_kutta import METHODS
+from viscos.flows.families.continuous.steps import IntegratorStep
+from viscos.flows.families.continuous.unet import UNetVelocity
+from viscos.flows.families.continuous.velocity import Velocity
 from viscos.inference import impute
 from viscos.linear import dense
 from viscos.linear.gaussian import Gaussian
@@ -158,7 +159,7 @@ def test_the_steps_share_one_network():
 def test_the_inverse_counts_evaluations_of_the_network():
     """In whole forward passes; the last one only checks the result, and is not counted."""
     flow, calls = flow_named("continuous, image", torch.float32), 0
-    steps = [layer for layer in flow.layers if isinstance(layer, Step)]
+    steps = [layer for layer in flow.layers if isinstance(layer, IntegratorStep)]
 
     def count(*_):
         nonlocal calls
@@ -201,10 +202,10 @@ def test_the_products_of_the_network_are_those_of_automatic_differentiation(shap
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_products_of_a_step_are_those_of_automatic_differentiation(method):
-    step = Step(flow_named("continuous, image").velocity, 0.2, 0.9, method)
+    step = IntegratorStep(flow_named("continuous, image").velocity, 0.2, 0.9, method)
     y, v = normal(2, 1, 4, 4), normal(2, 1, 4, 4, seed=1)
     x, G = step.linearize(y)
-    truth, own = Layer.linearize(step, y)
+    truth, own = Bijection.linearize(step, y)
     assert torch.allclose(x, truth, atol=1e-12) and not torch.allclose(own.mv(v), v, atol=1e-3)
     for product, wanted in ((G.mv, own.mv), (G.rmv, own.rmv)):
         assert torch.allclose(product(v), wanted(v), atol=1e-12)
@@ -246,7 +247,7 @@ def test_the_log_determinant_of_a_steep_step(slope):
         def forward(self, z, t):
             return z @ A.T
 
-    step, y = Step(Linear(), 0.0, 1.0, "euler"), normal(2, 12)
+    step, y = IntegratorStep(Linear(), 0.0, 1.0, "euler"), normal(2, 12)
     step.value_exact_below = 0
     _, G = step.linearize(y)
     found = torch.stack([step.estimate(G, y, generator(k, "probe")) for k in range(200)])

@@ -16,7 +16,7 @@ from viscos.core.solution import Solution, Status
 from viscos.data.images import Images
 from viscos.data.mask_files import mask_hash
 from viscos.evaluate import Protocol, evaluate, standard_metrics
-from viscos.flows import Affine, Composed
+from viscos.flows import Affine, Flow
 from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
@@ -296,7 +296,7 @@ def gaussian_model(mean, deviation, classifier=None):
     """A flow that is a Gaussian with independent entries."""
     layer = Affine(SHAPE, learn=False)
     layer.set_moments(mean, deviation)
-    return Model(Composed([layer], SHAPE), None, classifier)
+    return Model(Flow([layer], SHAPE), None, classifier)
 
 
 ALL = torch.ones(N, *SHAPE, dtype=torch.bool)

@@ -27,10 +27,21 @@ from problems import (
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import item_max
-from viscos.flows import Affine, Composed, Flow, Residual, Reversed, Series, Squeeze, Whitening, iresnet
+from viscos.flows import (
+    Affine,
+    Bijection,
+    ClosedForm,
+    Flow,
+    Residual,
+    Reversed,
+    Series,
+    Squeeze,
+    Whitening,
+    iresnet,
+)
 from viscos.flows.layers.series import rademacher
 from viscos.flows.skeleton import DenseSkeleton, estimated_skeleton
-from viscos.linear import Block, Chain, Diagonal, Matrix, dense
+from viscos.linear import Block, Diagonal, Matrix, Product, dense
 from viscos.linear.gaussian import Gaussian
 from viscos.roots import newton_krylov
 
@@ -111,7 +122,7 @@ def test_the_jacobian(name):
     assert torch.allclose(dense(operator.select(index), y), G[index], atol=1e-11)
     assert torch.allclose(dense(operator.select(index).inverse(), y), torch.linalg.inv(G)[index], atol=1e-7)
     v = normal(*y.shape, seed=7)
-    x, Gv = flow.to_latent_and_tangent(y, v)
+    x, Gv = flow.tangent(y, v)
     assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
     assert torch.allclose(Gv.flatten(1), (G @ v.flatten(1).unsqueeze(-1)).squeeze(-1), atol=1e-11)
 
@@ -122,7 +133,7 @@ def test_the_tangent_is_differentiable(name, unrolled):
     flow = flow_named(name)
     y, v, u = data(flow), data(flow, seed=7), data(flow, seed=8)
     variables = [y.requires_grad_(), *(p for p in flow.parameters() if p.requires_grad)]
-    found = torch.autograd.grad((u * flow.to_latent_and_tangent(y, v)[1]).sum(), variables, allow_unused=True)
+    found = torch.autograd.grad((u * flow.tangent(y, v)[1]).sum(), variables, allow_unused=True)
     with unrolled():
         (pulled,) = torch.autograd.grad((u * flow.to_latent(y)).sum(), y, create_graph=True)
         wanted = torch.autograd.grad((pulled * v).sum(), variables, allow_unused=True)
@@ -138,7 +149,7 @@ def test_the_log_determinant_written_out(name, dtype):
     flow = flow_named(name, dtype)
     y = data(flow)
     G = dense_jacobian(flow.to_latent, y)
-    x, ladj = flow.to_latent_and_ladj(y)
+    x, ladj = flow.forward_and_ladj(y)
     tolerance = 1e-9 if dtype == F64 else 2e-4
     assert torch.allclose(x, flow.to_latent(y), atol=1e-5)
     assert torch.allclose(ladj, torch.linalg.slogdet(G)[1], atol=tolerance)
@@ -165,7 +176,7 @@ def test_the_log_determinant_by_its_series(name):
     y = data(flow)
     truth = torch.linalg.slogdet(dense_jacobian(flow.to_latent, y[:1]))[1]
     with torch.no_grad():
-        estimates = flow.to_latent_and_ladj(many(y, 2000))[1]
+        estimates = flow.forward_and_ladj(many(y, 2000))[1]
     assert estimates.std() > 0
     assert within(estimates, truth)
 
@@ -184,7 +195,7 @@ def test_russian_roulette_has_no_bias(name):
             for k in range(150):
                 total, z, g = 0.0, copies, generator(k, "roulette")
                 for layer in flow.layers:
-                    z, ladj = layer.ladj(z, g)
+                    z, ladj = layer.forward_and_ladj(z, g)
                     total = total + ladj
                 means.append(total.mean())
         return torch.stack(means)
@@ -251,7 +262,7 @@ def test_the_surrogate_written_out_has_the_right_gradient(name, unrolled):
         wanted = log_det_gradients(flow, y, weights)
     z = y.clone().requires_grad_()
     variables = [z, *(p for p in flow.parameters() if p.requires_grad)]
-    x, surrogate = flow.to_latent_and_ladj_surrogate(z, generator(0))
+    x, surrogate = flow.forward_and_ladj_surrogate(z, generator(0))
     assert torch.allclose(x, flow.to_latent(y), atol=1e-12)
     found = torch.autograd.grad((weights * surrogate).sum(), variables, allow_unused=True)
     for a, b in zip(found, wanted, strict=True):
@@ -272,7 +283,7 @@ def test_the_surrogate_by_probes_has_no_bias(name, series):
     for k in range(60):
         z = y.repeat(copies, *[1] * (y.dim() - 1)).requires_grad_()
         variables = [z, *(p for p in flow.parameters() if p.requires_grad)]
-        _, surrogate = flow.to_latent_and_ladj_surrogate(z, generator(k, "surrogate"))
+        _, surrogate = flow.forward_and_ladj_surrogate(z, generator(k, "surrogate"))
         grads = torch.autograd.grad((weights.repeat(copies) * surrogate).sum() / copies, variables, allow_unused=True)
         grads = [torch.zeros_like(v) if g is None else g for g, v in zip(grads, variables, strict=True)]
         grads[0] = grads[0].view(copies, *y.shape).sum(0)
@@ -306,14 +317,14 @@ def test_the_skeleton(name):
     y = data(flow)
     skeleton = flow.skeleton(y)
     hidden = torch.rand(y.shape, generator=torch.Generator().manual_seed(1)) < 0.5
-    bare = Composed([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
+    bare = Flow([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
     assert torch.allclose(skeleton.apply(y), bare.to_latent(y), atol=1e-11)
     diagonal = dense_jacobian(bare.to_latent, y).diagonal(dim1=1, dim2=2)
     inverse = skeleton.inverse_block(hidden)
     if skeleton.W is None:
         assert torch.allclose(inverse.mv(y).flatten(1), y.flatten(1) / diagonal, atol=1e-10)
     else:  # by factors, or by an inner iteration to a hundredth
-        iterative = Chain([Diagonal(1 / skeleton.scale, len(y)), skeleton._iterative_inverse(hidden)], y.shape)
+        iterative = Product([Diagonal(1 / skeleton.scale, len(y)), skeleton._iterative_inverse(hidden)], y.shape)
         v = torch.where(hidden, y, 0)
         H = hidden.flatten(1)
         block = dense(Block(Matrix(dense_jacobian(bare.to_latent, y), y.shape), hidden), y)
@@ -324,8 +335,8 @@ def test_the_skeleton(name):
 
 
 def test_the_skeleton_of_many_entries_is_estimated_and_never_singular():
-    class Wide(Flow):
-        def to_latent_and_ladj(self, y):
+    class Wide(ClosedForm):
+        def forward_and_ladj(self, y, generator=None):
             scale = torch.linspace(1e-9, 2, 40, dtype=y.dtype)
             return y * scale, scale.log().sum().expand(len(y))
 
@@ -357,11 +368,11 @@ def test_two_calls_are_equal(name, series):
 def test_a_batch_of_one_and_views(name):
     flow = flow_named(name)
     y = data(flow, batch=4)
-    x, ladj = flow.to_latent_and_ladj(y)
+    x, ladj = flow.forward_and_ladj(y)
     strided = torch.stack([y, y], -1)[..., 0]
     assert not strided.is_contiguous()
     for batch, rows in ((y[1:2], [1]), (strided, [0, 1, 2, 3]), (y.flip(0)[::2], [3, 1])):
-        again, log_det = flow.to_latent_and_ladj(batch)
+        again, log_det = flow.forward_and_ladj(batch)
         assert torch.allclose(again, x[rows], atol=1e-12)
         assert torch.allclose(log_det, ladj[rows], atol=1e-11)
         _, G = flow.linearize(batch)
@@ -448,7 +459,7 @@ def test_the_whitening_layer_is_the_gaussian():
     layer.set_gaussian(gaussian)
     y = normal(5, 1, 2, 3, seed=2)
     normal_law = torch.distributions.MultivariateNormal(gaussian.mean, gaussian.covariance)
-    assert torch.allclose(Composed([layer], (1, 2, 3)).log_prob(y), normal_law.log_prob(y.flatten(1)), atol=1e-10)
+    assert torch.allclose(Flow([layer], (1, 2, 3)).log_prob(y), normal_law.log_prob(y.flatten(1)), atol=1e-10)
     assert torch.allclose(layer.inverse(layer(y)).value, y, atol=1e-11)
     assert bool((torch.linalg.eigvalsh(layer.W) > 0).all()) and torch.allclose(layer.W, layer.W.T, atol=1e-14)
 
@@ -463,7 +474,7 @@ def test_a_squeeze_is_undone():
 def test_a_latent_coordinate_belongs_to_its_datum():
     """Assumption A0: with the branches dropped, each entry of the latent moves with its own entry of the data."""
     flow = flow_named("squeezed")
-    bare = Composed([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
+    bare = Flow([layer for layer in flow.layers if not isinstance(layer, Residual)], flow.shape)
     J = dense_jacobian(bare.to_latent, data(flow))
     assert torch.equal(J, torch.diag_embed(J.diagonal(dim1=1, dim2=2)))
 
@@ -493,8 +504,10 @@ def test_refused_data():
     ]:
         with pytest.raises(InputError, match=message):
             flow.log_prob(y)
-    with pytest.raises(NotImplementedError, match="to_latent_and_ladj"):
-        Flow().log_prob(torch.zeros(1, 2))
+    with pytest.raises(NotImplementedError, match="must define forward\\(y\\)"):
+        Flow([Bijection()]).log_prob(torch.zeros(1, 2))
+    with pytest.raises(NotImplementedError, match="must define forward_and_ladj"):
+        Flow([ClosedForm()]).log_prob(torch.zeros(1, 2))
 
 
 # ------------------------------------------------------------------------------------------------------------ errata

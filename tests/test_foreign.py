@@ -16,7 +16,8 @@ import viscos
 from viscos.cli import main
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.flows import Flow, wrap
+from viscos.flows import Affine, Flow, Whitening, wrap
+from viscos.linear.gaussian import Gaussian
 from viscos.runs import checkpoint
 
 DTYPES = (torch.float32, torch.float64)
@@ -118,9 +119,9 @@ def test_derivatives(name):
     G = torch.stack(columns, -1).detach()  # central differences
     v = torch.tensor([0.3, -1.0], dtype=torch.float64).expand(3, 2)
     torch.testing.assert_close(flow.linearize(y)[1].mv(v), G @ v[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(flow.to_latent_and_tangent(y, v)[1].detach(), G @ v[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(flow.tangent(y, v)[1].detach(), G @ v[0], atol=1e-5, rtol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(flow.to_latent_and_ladj(y)[1], torch.linalg.slogdet(G)[1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(flow.forward_and_ladj(y)[1], torch.linalg.slogdet(G)[1], atol=1e-5, rtol=1e-5)
 
 
 def by_quadrature(model, value: float, dtype) -> tuple[float, float, float]:
@@ -165,10 +166,10 @@ def test_a_flow_that_swaps_its_entries():
 
 def test_a_random_log_determinant_is_replaced():
     flow = wrap(made("normflows residual", torch.float64))
-    assert not flow.exact  # in two dimensions the library is exact itself
+    assert not flow.layers[0].exact  # in two dimensions the library is exact itself
     torch.manual_seed(0)
     flow = wrap(shaken(residual(3)).double())
-    assert flow.exact
+    assert flow.layers[0].exact
     y = torch.randn(2, 3, dtype=torch.float64)
     dense = torch.stack([torch.autograd.functional.jacobian(flow.to_latent, one[None])[0, :, 0] for one in y])
     expected = flow.base_log_prob(flow.to_latent(y)) + torch.linalg.slogdet(dense)[1]
@@ -346,7 +347,7 @@ def test_a_method_brings_its_module():
         model.b += 1
     twin.load_state_dict(flow.state_dict())
     torch.testing.assert_close(twin.log_prob(torch.ones(1, 3)), flow.log_prob(torch.ones(1, 3)))
-    assert not flow.train().training
+    assert not flow.train().layers[0].training
     assert wrap(flow) is flow
     with pytest.raises(InputError, match=r"items of shape \(3,\), and shape=\(2,\)"):
         wrap(flow, (2,))
@@ -356,7 +357,7 @@ def test_without_an_inverse_or_a_shape():
     flow = wrap(Stretch())
     y = torch.randn(4, 3)
     posterior = viscos.condition(flow, y, torch.tensor([True, False, True]), posterior="full")
-    assert not flow.unexamined  # the first data were used
+    assert not flow.unexamined()  # the first data were used
     found = flow.to_data(flow.to_latent(y))
     assert found.converged.all()
     torch.testing.assert_close(found.value, y, atol=1e-4, rtol=1e-4)
@@ -396,6 +397,93 @@ def test_directions():
         wrap(planar(), to_data=model.inverse)
     with pytest.raises(InputError, match="scale of base"):
         wrap(model, (3,), base=(0.0, -1.0))
+
+
+def whitened(model: nn.Module, dtype: torch.dtype = torch.float64) -> tuple[Flow, Whitening]:
+    """The flow of a library behind a layer that whitens correlated data."""
+    whitening = Whitening((2,)).to(dtype)
+    whitening.set_gaussian(
+        Gaussian(torch.tensor([1.0, -2.0]).double(), torch.tensor([[2.0, 0.8], [0.8, 0.5]]).double())
+    )
+    return Flow([whitening, wrap(model)], (2,)), whitening
+
+
+@pytest.mark.parametrize("name", ["zuko nsf", "normflows residual", "nflows maf"])
+def test_a_wrapped_flow_stands_behind_a_whitening_layer(name):
+    """Density, both directions, products and parameters are those of the whitened data's."""
+    model = made(name, torch.float64)
+    flow, whitening = whitened(model)
+    y = whitening.inverse(torch.randn(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)).value
+    white = (y - whitening.mean) @ whitening.W
+    log_p = own_log_prob(model, white) + torch.linalg.slogdet(whitening.W)[1]
+    torch.testing.assert_close(flow.log_prob(y).detach(), log_p, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(flow.to_latent(y), wrap(model).to_latent(white))
+    x = flow.to_latent(y).detach()
+    found = flow.to_data(x)
+    assert found.converged.all() and torch.equal(found.evaluations, wrap(model).to_data(x).evaluations)
+    torch.testing.assert_close(found.value, y, atol=1e-6, rtol=1e-6)
+    G = torch.stack([torch.autograd.functional.jacobian(flow.to_latent, one[None])[0, :, 0] for one in y])
+    torch.testing.assert_close(flow.linearize(y)[1].mv(y), (G @ y.unsqueeze(-1)).squeeze(-1))
+    torch.testing.assert_close(flow.tangent(y, y)[1], (G @ y.unsqueeze(-1)).squeeze(-1))
+    torch.testing.assert_close(flow.linearize(y)[1].inverse().mv(y), torch.linalg.solve(G, y), atol=1e-6, rtol=1e-6)
+    assert {id(p) for p in model.parameters()} == {id(p) for p in flow.parameters()}
+
+
+def test_a_wrapped_flow_behind_a_whitening_layer_is_conditioned():
+    """Against a sum over a fine grid."""
+    flow, _ = whitened(made("zuko nsf", torch.float64))
+    y, observed = torch.tensor([[1.5, float("nan")]], dtype=torch.float64), torch.tensor([True, False])
+    posterior = viscos.condition(flow, y, observed, posterior="full").fit(25, learning_rate=0.05)
+    grid = torch.linspace(-12, 12, 24001, dtype=torch.float64)
+    with torch.no_grad():
+        density = flow.log_prob(torch.stack([torch.full_like(grid, 1.5), grid], 1))
+    weight = (density - density.logsumexp(0)).exp()
+    mean = float((weight * grid).sum())
+    deviation = float((weight * (grid - mean).square()).sum().sqrt())
+    draws = posterior.sample(500)
+    assert (draws[:, 0, 0] == 1.5).all() and bool(draws.isfinite().all())
+    assert float(draws[:, 0, 1].mean()) == pytest.approx(mean, abs=4 * deviation / math.sqrt(500) + 0.02)
+    assert float(draws[:, 0, 1].std()) == pytest.approx(deviation, rel=0.15)
+
+
+def test_a_function_in_a_chain_is_examined_at_the_data_that_it_gets():
+    shift = Affine((3,), learn=False)
+    shift.set_moments(torch.full((3,), 5.0), torch.ones(3))
+    seen = []
+
+    def function(y):
+        seen.append(y.detach())
+        return 2 * y, y.new_full((len(y),), 3 * math.log(2))
+
+    flow = Flow([shift, wrap(function)], (3,))
+    y = 5 + torch.randn(6, 3)
+    assert flow.unexamined()
+    flow.check(y)
+    assert not flow.unexamined() and torch.equal(seen[0], y[:4] - 5)
+    wrong = Flow([shift, wrap(lambda y: (2 * y, y.new_zeros(len(y))))], (3,))
+    with pytest.raises(InputError, match="not that of its Jacobian"):
+        wrong.log_prob(y)
+
+
+def test_a_bijection_of_viscos_is_wrapped_as_it_is():
+    layer = Affine((3,))
+    flow = wrap(layer, (3,))
+    assert isinstance(flow, Flow) and flow.layers[0] is layer and flow.shape == (3,)
+
+
+def test_a_state_dict_of_a_wrapped_flow_without_layers_is_loaded():
+    """As an earlier viscos wrote it; also of one that stands in a chain."""
+    model, twin = Stretch(), Stretch()
+    with torch.no_grad():
+        model.b += 1
+    older = {f"held.0.{name}": value for name, value in model.state_dict().items()}
+    flow = wrap(twin, (3,))
+    flow.load_state_dict(older)
+    assert torch.equal(twin.b, model.b)
+    chain = Flow([Affine((3,)), wrap(Stretch(), (3,))], (3,))
+    first = {f"layers.0.{name}": value for name, value in chain.layers[0].state_dict().items()}
+    chain.load_state_dict(first | {f"layers.1.{name}": value for name, value in older.items()})
+    assert torch.equal(chain.to_latent(torch.ones(1, 3)), model(torch.ones(1, 3))[0])
 
 
 # The command line.

@@ -12,7 +12,7 @@ from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.vectors import Vectors
-from viscos.flows import Affine, Composed
+from viscos.flows import Affine, Flow
 from viscos.imputers import STANDARD, FlowImputer, GaussianImputer, Imputer, Kind, MeanImputer, NetworkImputer
 from viscos.inference import Completions, impute
 from viscos.linear.gaussian import Gaussian, observed_mean
@@ -32,7 +32,7 @@ LAW = Gaussian(torch.zeros(D), torch.eye(D) + 0.5)
 
 
 def flow():
-    return Composed([Affine((D,))], (D,))
+    return Flow([Affine((D,))], (D,))
 
 
 def network():

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from problems import F64, KINDS, data, dense_jacobian, flow_named, masks, normal
 
 from viscos.core.solution import Status
-from viscos.linear import GMRES, Block, Chain, Diagonal, IdentityPlus, Matrix, dense, solve_lifted
+from viscos.linear import GMRES, Block, Diagonal, IdentityPlus, Matrix, Product, dense, solve_lifted
 from viscos.linear.lifted import links_of
 from viscos.logdet import BlockSolver
 
 CONTINUOUS = [name for name in KINDS if name.startswith("continuous")]
 
 
-def chain(links: int, first: str, batch: int = 3, d: int = 6) -> Chain:
+def chain(links: int, first: str, batch: int = 3, d: int = 6) -> Product:
     """A product of matrices near the identity, behind one that is not."""
     before = {
         "none": [],
@@ -22,15 +22,15 @@ def chain(links: int, first: str, batch: int = 3, d: int = 6) -> Chain:
         "full": [Matrix(3 * torch.eye(d, dtype=F64) + normal(batch, d, d, seed=2) / d**0.5)],
     }[first]
     near = [IdentityPlus(Matrix(0.4 * normal(batch, d, d, seed=10 + k) / d**0.5)) for k in range(links)]
-    return Chain([*before, *near], (batch, d))
+    return Product([*before, *near], (batch, d))
 
 
-def inverse_of_first(A: Chain, hidden: torch.Tensor) -> Matrix | None:
+def inverse_of_first(A: Product, hidden: torch.Tensor) -> Matrix | None:
     first, _ = links_of(A)
     return None if first is None else Matrix(torch.linalg.inv(dense(Block(first, hidden), hidden.to(F64))))
 
 
-def solution(A: Chain, hidden: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+def solution(A: Product, hidden: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """By elimination."""
     block = dense(Block(A, hidden), a)
     return torch.linalg.solve(block.mT, torch.where(hidden, a, 0).flatten(1)).view_as(a)
@@ -55,7 +55,7 @@ def test_the_adjoint_is_that_of_the_dense_block(first, tolerance, links, pattern
 @pytest.mark.parametrize("first", ["none", "full"])
 def test_links_that_are_the_identity_take_one_product(first):
     A = chain(4, first)
-    A = Chain(
+    A = Product(
         [part if isinstance(part, Matrix) else IdentityPlus(Matrix(0 * part.part.matrix)) for part in A.parts], A.shape
     )
     hidden = torch.rand(3, 6, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -75,7 +75,7 @@ def test_products_are_counted():
             return Counting(self.part.select(index))
 
     A = chain(4, "none", batch=1)
-    A = Chain([Counting(part.part) for part in A.parts], A.shape)
+    A = Product([Counting(part.part) for part in A.parts], A.shape)
     hidden = torch.tensor([[True, False, True, True, False, True]])
     found = solve_lifted(A, hidden, normal(1, 6), None, GMRES(1e-9, budget=100))
     assert found.converged.all() and found.steps.item() > 1
@@ -101,7 +101,7 @@ def test_an_item_is_solved_as_if_alone_and_a_broken_one_harms_nobody():
 def test_a_hard_neighbour_takes_nothing_from_the_budget(size, budget):
     d, one = 12, torch.tensor([0])
     near = [torch.stack([c * normal(d, d, seed=s + k) for c, s in ((0.4, 10), (size, 30))]) for k in range(4)]
-    A = Chain([IdentityPlus(Matrix(N / d**0.5)) for N in near], (2, d))
+    A = Product([IdentityPlus(Matrix(N / d**0.5)) for N in near], (2, d))
     hidden, a = (torch.arange(d) % 3 > 0).expand(2, d), normal(2, d, seed=1)
     gmres = GMRES(1e-8, budget=budget, restart=4)
     together = solve_lifted(A, hidden, a, None, gmres)

@@ -8,7 +8,8 @@ from problems import ARCHITECTURES, F64, normal, residual_flow
 
 from viscos.flows import iresnet
 from viscos.flows.layers import lipschitz as module
-from viscos.flows.layers.lipschitz import ACTIVATIONS, BoundedConv2d, BoundedLinear
+from viscos.flows.layers.activations import ACTIVATIONS
+from viscos.flows.layers.lipschitz import BoundedConv2d, BoundedLinear
 
 
 @pytest.fixture(autouse=True)

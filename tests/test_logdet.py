@@ -266,7 +266,7 @@ def test_one_affine_flow_by_hand():
     flow = AffineFlow(2)
     hidden = torch.tensor([[False, True]])
     _, surrogate, _ = estimate(Exact(), flow, normal(1, 2), hidden, torch.ones(1, dtype=F64), generator(0))
-    A = flow.A.detach()
+    A = flow.layers[0].A.detach()
     assert surrogate.item() == pytest.approx((A[1, 1].abs().log() - torch.linalg.det(A).abs().log()).item())
 
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from viscos.data.masks import Mask
 from viscos.data.vectors import Vectors
-from viscos.flows import Closed, Composed
+from viscos.flows import Closed, Flow
 from viscos.flows.layers.start import first_layers
 from viscos.imputers import Imputer
 from viscos.posteriors import Diagonal
@@ -48,7 +48,7 @@ class Ripple(Closed):
 
 
 def ripple(shape, *, layers=4):
-    return Composed([*first_layers("standardise", tuple(shape)), *[Ripple(shape) for _ in range(layers)]], shape)
+    return Flow([*first_layers("standardise", tuple(shape)), *[Ripple(shape) for _ in range(layers)]], shape)
 
 
 def dots(split, *, items=40):
@@ -192,7 +192,7 @@ WRONG = [
     ("flow._target_=mypkg.parts.nothing", "mypkg.parts has no 'nothing'"),
     ("flow._target_=mypkg.nowhere.flow", "there is no module 'mypkg.nowhere'"),
     ("flow._target_=mypkg.parts.ripple flow.depth=3", "got an unexpected keyword argument 'depth'"),
-    ("flow._target_=mypkg.parts.patient", "returned a Fallback, not a Composed"),
+    ("flow._target_=mypkg.parts.patient", "returned a Fallback, not a Flow"),
     ("flow=own", "flow._target_"),
     ("dataset._target_=mypkg.parts.patient", "returned a Fallback; return"),
     ("dataset._target_=mypkg.parts.dots dataset.noise=x", "dataset.noise=x: must be"),
@@ -212,9 +212,9 @@ def test_mistakes_are_one_line(words, says, own, capsys):
 ADDED = {
     "viscos/flows/families/ripple.py": '''
 """Ripples."""
-from viscos.flows import Composed, planar
+from viscos.flows import Flow, planar
 
-def ripple(shape, *, layers: int = 2) -> Composed:
+def ripple(shape, *, layers: int = 2) -> Flow:
     return planar(shape, layers=layers)
 ''',
     "viscos/configs/flow/ripple.yaml": "# ripples\n_target_: viscos.flows.families.ripple.ripple\nlayers: 2\n",

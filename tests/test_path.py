@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from problems import ARCHITECTURES, F64, KINDS, OWN, PLANE, data, exact, flow_named, masks, normal, shaken
 
 from viscos.core.solution import Solution, Status, item_max
-from viscos.flows import Flow
+from viscos.flows import Bijection, Flow
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.inference.partition import maxvol
 from viscos.roots import Anderson, Fallback, LatentEquation, Path, anderson, auto, path
@@ -45,18 +45,23 @@ def true_residual(flow: Flow, equation: LatentEquation, value: torch.Tensor) -> 
     return torch.stack([o[h].max() if h.any() else o.new_zeros(()) for o, h in zip(off, equation.hidden, strict=True)])
 
 
+class Map(Bijection):
+    """A function of vectors."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, y):
+        return self.function(y)
+
+
 class Stack(Flow):
     """Maps between vectors, one after another, which a solver may know one by one."""
 
     def __init__(self, maps, skeletons=None):
-        super().__init__()
-        self.maps, self.skeletons = maps, skeletons or [None] * len(maps)
-        self.shape, self.started = torch.Size((4,)), []
-
-    def to_latent_and_ladj(self, y):
-        for F in self.maps:
-            y = F(y)
-        return y, y.new_zeros(len(y))
+        super().__init__(map(Map, maps), (4,))
+        self.maps, self.skeletons, self.started = maps, skeletons or [None] * len(maps), []
 
     def links(self, y):
         flow = self

@@ -15,7 +15,7 @@ from viscos.commands.assemble.plan import plan_of, settled
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.flows import Composed, Whitening
+from viscos.flows import Flow, Whitening
 from viscos.inference import Objective
 from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
@@ -407,7 +407,7 @@ def test_what_a_flow_has_drawn_with_the_noise_of_training_gets_no_more_of_it(flo
     seen, drawn = trainer._whole(rows).values, ~pictures()[1][:8]
     same = seen == trainer.completed[rows]
     assert not same[~drawn].any(), "observed entries are noisy"
-    assert bool(same[drawn].all()) == (not trainer.model.flow.denoises), "a continuous flow has taken it off"
+    assert bool(same[drawn].all()) == (not trainer.model.flow.can_denoise), "a continuous flow has taken it off"
 
 
 @pytest.mark.parametrize("flow", list(FLOWS))
@@ -450,7 +450,7 @@ def test_regression_finds_the_conditional_of_an_affine_flow(observed):
     torch.manual_seed(0)
     n, noise, observed = 10_000, 0.3, torch.tensor(observed)
     values = (LAW.mean + normal(n, 3, seed=1) @ ROOT.T).float()
-    flow, posterior = Composed([Whitening((3,))], (3,)), Amortised((3,), width=8, held_out=0.0, regressed=True)
+    flow, posterior = Flow([Whitening((3,))], (3,)), Amortised((3,), width=8, held_out=0.0, regressed=True)
     flow.layers[0].set_gaussian(SCALING)
     posterior.prepare(torch.full((1, *posterior.shape), 0.0), torch.ones(1, *posterior.shape, dtype=torch.bool), LAW)
     plan = Plan(1, 500, 1e-2, phases=(Phase("posterior", 300),), noise=noise)

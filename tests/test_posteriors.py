@@ -9,7 +9,7 @@ from problems import F64, flow_named, masks, normal, residual_flow, sees_the_obs
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.flows import Flow
+from viscos.flows import Bijection, Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import (
     Amortised,
@@ -317,7 +317,7 @@ def test_a_regressed_network_sees_the_observation_alone(shape, held_out):
 @pytest.mark.parametrize("shape", [(1, 4, 4), (6,)])
 def test_a_new_regressed_network_knows_the_prior_and_no_flow(shape):
     hidden = masks(shape)["one kind an item"]
-    q = regressed(shape)(incomplete(normal(3, *shape), ~hidden), Flow())
+    q = regressed(shape)(incomplete(normal(3, *shape), ~hidden), Flow([Bijection()]))
     assert (q.mean == 0).all() and (q.log_scale == 0).all()
     assert torch.equal(q.hidden, hidden)
 
@@ -326,12 +326,12 @@ def test_scales_stay_sane_whatever_the_network_says():
     network, batch = regressed((1, 4, 4)), image_batch()
     for bias, bound in ((50.0, 1.0), (-50.0, -6.0)):
         torch.nn.init.constant_(network.heads.log_scale.bias, bias)
-        assert (network(batch, Flow()).log_scale == bound).all()
+        assert (network(batch, Flow([Bijection()])).log_scale == bound).all()
 
 
 def test_regression_moves_the_second_network_alone():
     network, batch = regressed((1, 4, 4), seed=1), image_batch()
-    network(batch, Flow()).log_prob(normal(1, 3, 1, 4, 4)).sum().backward()
+    network(batch, Flow([Bijection()])).log_prob(normal(1, 3, 1, 4, 4)).sum().backward()
     moved = {name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())}
     wanted = {name for name, _ in network.named_parameters() if not name.startswith(("network", "heads.prediction"))}
     assert moved == wanted and "heads.center.weight" not in wanted
@@ -348,7 +348,7 @@ def test_a_regressed_network_is_saved_and_loaded(shape, held_out, tmp_path):
     checkpoint.save(tmp_path / "q.pt", dict(network.state_dict()))
     other.load_state_dict(checkpoint.load(tmp_path / "q.pt"))
     batch = incomplete(normal(3, *shape), ~masks(shape)["random"])
-    a, b = network(batch, Flow()), other(batch, Flow())
+    a, b = network(batch, Flow([Bijection()])), other(batch, Flow([Bijection()]))
     assert torch.equal(a.mean, b.mean) and torch.equal(a.log_scale, b.log_scale)
     assert held_out == 0 or torch.equal(network.predict(batch), other.predict(batch))
 

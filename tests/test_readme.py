@@ -78,7 +78,7 @@ def test_examples_with_other_libraries_run(library: str) -> None:
 
 
 def test_a_flow_of_ones_own_can_be_inverted() -> None:
-    own = ran("index.md")["Stretch"]()
+    own = ran("index.md")["own"]
     found = own.to_data(own.to_latent(torch.zeros(2, 4) + 0.5))
     assert found.converged.all()
     torch.testing.assert_close(found.value, torch.full((2, 4), 0.5), atol=1e-4, rtol=0)
@@ -97,7 +97,7 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
     y = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     jacobians = torch.stack([torch.autograd.functional.jacobian(lambda v: flow.to_latent(v[None])[0], v) for v in y])
-    x, ladj = flow.to_latent_and_ladj(y)
+    x, ladj = flow.forward_and_ladj(y)
     torch.testing.assert_close(ladj, torch.linalg.slogdet(jacobians)[1])
     torch.testing.assert_close(flow.to_data(x.detach()).value, y)
     observed = torch.tensor([True, False, True, False, True])

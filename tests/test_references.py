@@ -12,7 +12,7 @@ import viscos
 
 REFERENCES = {
     "sec:method": ("section 2", ()),
-    "eq:lpdf_base": ("equation 1", ("flows/bijection.py",)),
+    "eq:lpdf_base": ("equation 1", ("flows/flow.py",)),
     "eq:inv_schur_compelement": ("equation 2", ("roots/equation.py",)),
     "eq:det_schur_complement": ("equation 3", ("logdet/estimators.py",)),
     "reparametrization_H": ("equation 4", ("roots/equation.py",)),

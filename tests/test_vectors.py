@@ -23,7 +23,7 @@ from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import Sheet
 from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
-from viscos.flows import Composed, Whitening, iresnet
+from viscos.flows import Flow, Whitening, iresnet
 from viscos.inference import Objective
 from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
@@ -363,7 +363,7 @@ def gaussian_flow():
     S = torch.tensor([[2.0, 0.9], [0.9, 0.7]], dtype=F64)
     layer = Whitening((2,))
     layer.set_gaussian(Gaussian(torch.tensor([1.0, -2.0], dtype=F64), S))
-    return Composed([layer], (2,)), S
+    return Flow([layer], (2,)), S
 
 
 @pytest.mark.parametrize("hidden", [0, 1])

@@ -69,7 +69,7 @@ def evaluate(
         metrics = standard_metrics(test) if metrics is None else metrics
         run = _Completion(test, observed, protocol, [*_own(model, objective, protocol), *others], metrics, model)
         first = run.go(progress)
-        taken_off = protocol.noise if model.flow.denoises else 0.0
+        taken_off = protocol.noise if model.flow.can_denoise else 0.0
         record |= {"draws": protocol.draws, "noise_taken_off_draws": taken_off, **run.record()}
         bounded = {"items": protocol.bound_items, "draws": protocol.bound_draws, "seed": protocol.seed}
         record["bound"] = bound_record(model, test, observed, objective, **bounded)

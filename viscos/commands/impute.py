@@ -52,7 +52,7 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Completed:
     _announce(job, batch)
     conditional = Conditional(flow, batch, posterior, job.objective, job.seed, job.partition, guess, job.noise)
     before, first_bound, began = None, None, time.monotonic()
-    if fits or not flow.dear:
+    if fits or not flow.deep:
         refuse_singular(conditional.conditioning(), job.partition)
     if taught is not None:  # after the guess, which would move the mean to its own latent
         assert isinstance(posterior, PerItem)
@@ -65,7 +65,7 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Completed:
     fitted = time.monotonic()
     done = conditional.completions(job.draws, antithetic=True)
     drawn = time.monotonic()
-    if fits or not flow.dear:
+    if fits or not flow.deep:
         bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
     else:  # each costs more than all draws together
         bound = condition = torch.full((len(rows),), float("nan"))

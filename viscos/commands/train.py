@@ -134,7 +134,8 @@ def _bound(job: Training, report: Report) -> dict[str, float]:
     """The bound (or log p) in nats, by the cheap estimators, on some items of the batch."""
     model = job.trainer.model
     learning = "" if report.phase is None else report.phase.name
-    if model.flow.matches or learning not in ("", "flow", "bound"):  # a log-determinant costs as much as many steps
+    # Of a flow that is trained by matching, a log-determinant costs as much as many steps.
+    if model.flow.trained_by_matching or learning not in ("", "flow", "bound"):
         return {}
     batch = report.batch.select(torch.arange(min(16, len(report.batch))))
     if bool(batch.observed.all()):

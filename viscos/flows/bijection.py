@@ -1,124 +1,189 @@
-"""What a flow is: a bijection between data and latent, with a standard normal latent.
+"""What a bijection is: a map between data and latents that knows its derivatives, its log-determinant and its inverse.
 
-Names follow the paper: y data, x latent, f: x → y is `to_data`, g = f⁻¹: y → x is `to_latent`, G = ∂g/∂y.
+Names follow the paper: y data, x latent, g: y → x is `forward`, f = g⁻¹: x → y is `inverse`, G = ∂g/∂y.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from viscos.core.errors import InputError
-from viscos.core.rng import Generators
-from viscos.core.solution import Solution
-from viscos.flows.skeleton import Skeleton, estimated_skeleton
-from viscos.linear import Chain, Jacobian, LinearOperator
+from viscos.core.rng import Generators, rademacher
+from viscos.core.solution import Solution, item_dot
+from viscos.flows.layers.branch import Branch
+from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
+from viscos.linear import Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, RootFinder, anderson
 from viscos.roots.links import Links
 
+_PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
 
-class Flow(nn.Module):
-    """Base class of all flows.
 
-    A subclass writes one method, `to_latent_and_ladj`; everything else has a general, slower form here, which a
-    subclass overrides where it knows better. All tensors have a leading batch axis, and a latent has the shape of its
-    datum.
+class Bijection(nn.Module):
+    """Base class of all bijections; a flow is made of them.
 
-    Example:
-        >>> class Scale(Flow):
-        ...     def to_latent_and_ladj(self, y):
-        ...         return 2 * y, y.new_full((len(y),), y[0].numel() * math.log(2))
-        >>> Scale().log_prob(torch.zeros(1, 3)).shape
-        torch.Size([1])
+    A subclass writes `forward`, in the direction data → latent; everything else has a general, slower form here, which
+    a subclass overrides where it knows better: value and product with the Jacobian in one differentiable pass
+    (`tangent`), products at one point (`linearize`), log-determinant (`forward_and_ladj` for its value,
+    `forward_and_ladj_surrogate` for its gradient) and inverse. All tensors have a leading batch axis. A bijection whose
+    log-determinant has a closed form is a `ClosedForm`.
     """
 
-    shape: torch.Size | None = None
-    """Shape of an item, if the flow has a fixed one."""
-    dense_below = 1024
-    """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
-    dear = False
-    """Whether the flow is so deep that it is solved, and its adjoints are, over the states between its layers."""
-    plain = False
-    """Whether `skeleton` is known in closed form, and costs nothing."""
-    denoises = False
-    """Whether `denoised` does anything."""
-    matches = False
-    """Whether complete data train it by `matching_loss`; its log-determinant is then too dear for every step."""
+    exact_below = 16
+    """Up to so many entries an item the log-determinant is that of the Jacobian written out."""
+    near_affine = False
+    """Whether it is affine but for contractions, so that `skeleton` is known at no cost, and a good preconditioner."""
+    permutes = False
+    """Whether it does nothing but permute the entries of an item."""
+    deep = False
+    """Whether it is so deep that equations, and their adjoints, are solved over the states between its layers."""
+    network_layers = 0
+    """How many layers of it count evaluations of a network in their inverse."""
 
-    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x = g(y) (B, …) and log|det G(y)| (B,), both differentiable."""
-        raise NotImplementedError(f"{type(self).__name__} must define to_latent_and_ladj(y) -> (x, log|det G|)")
+    def forward(self, y: Tensor) -> Tensor:
+        """x = g(y) (B, …), differentiable."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(y) -> x")
 
-    def to_latent(self, y: Tensor) -> Tensor:
-        """x = g(y) (B, …)."""
-        return self.to_latent_and_ladj(y)[0]
+    @torch.no_grad()
+    def inverse(self, x: Tensor) -> Solution:
+        """y = f(x) (B, …), with a verdict on each item: by default the root of g(y) = x, to 2e-6 (1e-11 in double)."""
+        return root(self, x, anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=100))
 
-    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
-        """x = g(y) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
-        return self.to_latent_and_ladj(y)
-
-    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """x = g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
-        x, tangent = torch.func.jvp(self.to_latent, (y,), (v,))  # type: ignore[misc]
-        return x, tangent
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
+        x, t = torch.func.jvp(self.forward, (y,), (v,))  # type: ignore[misc]
+        return x, t
 
     @torch.no_grad()
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        """x = g(y) (B, …) and G(y) as an operator; neither carries a graph."""
-        jacobian = Jacobian(self.to_latent, y)
-        return jacobian.value, FlowJacobian([jacobian], y.shape)
+        """g(y) (B, …) and G(y) as an operator; neither carries a graph."""
+        jacobian = Jacobian(self.forward, y)
+        return jacobian.value, jacobian
+
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        """g(y) (B, …) and log|det G(y)|, or an estimate of it (B,), both differentiable.
+
+        `generator` is for the probes of an estimate; without one they are the same at every call.
+        """
+        if y[0].numel() <= self.exact_below:
+            return self._written_out(y)
+        generator = generator or usual_probes()
+        x, G = self.linearize(y.detach())
+        twin = generator.clone_state()  # the same probes for the gradient, and the same value with and without one
+        value = self.estimate(G, y.detach(), generator)
+        if not torch.is_grad_enabled():
+            return x, value
+        x, surrogate = self.forward_and_ladj_surrogate(y, twin)  # lends the value its gradient
+        return x, value + surrogate - surrogate.detach()
+
+    def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        """g(y) (B, …) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
+        if y[0].numel() <= self.exact_below:
+            return self._written_out(y)
+        _, G = self.linearize(y.detach())
+        pairs = list(self.probes(G, y.detach(), generator or usual_probes()))
+        total, x = y.new_zeros(len(y)), y
+        for v, u in pairs:
+            x, t = self.tangent(y, v)
+            total = total + item_dot(u, t) / len(pairs)
+        return x, total
+
+    def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
+        """An estimate of log|det G| at one point (B,), without a gradient: by Lanczos quadrature."""
+        return lanczos_value(G, like, generator)
+
+    def probes(self, G: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs (v, u) such that E[uᵀ (∇G) v] = ∇ log|det G|: a random v, and u = G⁻ᵀ v."""
+        v = rademacher(like, generator)
+        yield v, G.inverse(_PROBE).rmv(v)
+
+    def _written_out(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The value, and the dense Jacobian's log-determinant, differentiable."""
+        x, G = written_out(self.tangent, y)
+        return x, torch.linalg.slogdet(G)[1]
 
     @torch.no_grad()
-    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
-        """y = f(x), with a verdict on each item: the root of g(y) = x, to 1e-5 (1e-9 in double)."""
-        solver = solver or anderson(tolerance=1e-9 if x.dtype == torch.float64 else 1e-5, budget=100)
-        hidden = torch.ones_like(x, dtype=torch.bool)
-        equation = LatentEquation.build(self, torch.zeros_like(x), hidden, x)
-        return solver.solve(equation, equation.start())
-
     def skeleton(self, y: Tensor) -> Skeleton:
-        """An affine map close to g, for starts and preconditioners; here g linearised at `y`, or its diagonal alone."""
-        return estimated_skeleton(self, y)
+        """An affine map close to g, for starts and preconditioners: g without its contractions, where that is affine.
 
-    def denoised(self, y: Tensor, noise: float) -> Tensor:
-        """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
-        return y
+        Else g linearised at `y` (B, …), or its diagonal alone.
+        """
+        if not self.near_affine:
+            return estimated_skeleton(self, y)
+        ones = y.new_ones(1, *y.shape[1:])
+        return self.skeleton_after(AffineSkeleton(ones, torch.zeros_like(ones)))
+
+    def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
+        """The affine skeleton of `below` followed by this bijection; what is near the identity adds nothing."""
+        return below
 
     def links(self, y: Tensor) -> Links | None:
         """g for items like y (B, …) as maps between states that a solver may know too; None if it is of one piece."""
         return None
 
-    def log_prob(self, y: Tensor) -> Tensor:
-        """log p(y) in nats (B,): the paper's equation 1."""
-        self.check(y)
-        x, ladj = self.to_latent_and_ladj(y)
-        return self.base_log_prob(x) + ladj
+    def leaves(self) -> list[Bijection]:
+        """The bijections that it is a chain of, themselves no chains: in the order data → latent."""
+        return [self]
 
-    def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
-        """What training on complete data (B, …) makes small instead of −log p (B,), where `matches` is set."""
-        raise NotImplementedError(f"{type(self).__name__} is not trained by matching")
+    def branches(self) -> list[Branch]:
+        """The contractions in it, whose Lipschitz constants must stay below one."""
+        return []
 
-    def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""
-        each = -0.5 * (x.square() + math.log(2 * math.pi))
-        return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
-
-    def select(self, index: Tensor) -> Flow:
-        """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
+    def select(self, index: Tensor) -> Bijection:
+        """The bijection for the items at `index` of a batch that it was made for; most are for any item."""
         return self
 
-    def check(self, y: Tensor) -> None:
-        """Refuses data of the wrong shape or dtype with `InputError`."""
-        if self.shape is not None and y.shape[1:] != self.shape:
-            raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
-        if not y.is_floating_point():
-            raise InputError(f"data must be floating point, got {y.dtype}; convert with .float()")
-        parameter = next(self.parameters(), None)
-        if parameter is not None and parameter.dtype != y.dtype:
-            raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
+    def initialize(self, y: Tensor) -> Tensor:
+        """Sets what depends on data from a first batch (B, …) of complete data; returns g of it."""
+        return self(y)
+
+    def renormalize(self, iterations: int = 1) -> None:
+        """Restores constraints after an optimiser's step."""
+
+    def unexamined(self) -> bool:
+        """Whether the first data that it gets shall be shown to `examine`."""
+        return False
+
+    def examine(self, y: Tensor) -> None:
+        """Finds out at y (B, …) whether it is what it was taken for; raises `InputError` where it is not."""
+
+
+class ClosedForm(Bijection):
+    """A bijection whose log-determinant has a closed form.
+
+    A subclass writes `forward_and_ladj`, and `forward` where the value alone is cheaper.
+
+    Example:
+        >>> class Scale(ClosedForm):
+        ...     def forward_and_ladj(self, y, generator=None):
+        ...         return 2 * y, y.new_full((len(y),), y[0].numel() * math.log(2))
+        >>> Flow([Scale()]).log_prob(torch.zeros(1, 3)).shape
+        torch.Size([1])
+    """
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.forward_and_ladj(y)[0]
+
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError(f"{type(self).__name__} must define forward_and_ladj(y) -> (x, log|det G|)")
+
+    def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        return self.forward_and_ladj(y, generator)
+
+
+@torch.no_grad()
+def root(bijection: Bijection, x: Tensor, solver: RootFinder, start: Tensor | None = None) -> Solution:
+    """y with g(y) = x (B, …) by `solver`, from `start` (B, …) or, for want of one, from where the skeleton has it."""
+    hidden = torch.ones_like(x, dtype=torch.bool)
+    equation = LatentEquation.build(bijection, torch.zeros_like(x), hidden, x)
+    return solver.solve(equation, equation.start() if start is None else start)
+
+
+def usual_probes() -> torch.Generator:
+    """A generator that gives the same probes at every call."""
+    return torch.Generator().manual_seed(0)
 
 
 def written_out(tangent: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], y: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,15 +195,3 @@ def written_out(tangent: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], y: T
     basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
     x, columns = tangent(y.repeat_interleave(d, 0), basis)
     return x.view(batch, d, *y.shape[1:])[:, 0], columns.reshape(batch, d, d).mT
-
-
-class FlowJacobian(Chain):
-    """G as the product of its layers' Jacobians, which can be inverted layer by layer."""
-
-    def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """J = G⁻¹: each layer inverted in its own way, last layer first, to a relative residual of `tolerance`."""
-        parts = [part.inverse(tolerance) for part in reversed(self.parts)]
-        return Chain(parts, self.shape)
-
-    def select(self, index: Tensor) -> LinearOperator:
-        return FlowJacobian([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))

@@ -15,12 +15,12 @@ from viscos.core.rng import rademacher
 from viscos.linear import (
     CG,
     Block,
-    Chain,
     Diagonal,
     Inverse,
     LinearOperator,
     Matrix,
     PrincipalInverse,
+    Product,
     SharedSymmetric,
     dense,
 )
@@ -62,7 +62,7 @@ class AffineSkeleton:
         flat = hidden.flatten(1)
         fits = len(flat) * min(longest(flat), longest(~flat)) ** 2 <= _FACTORS
         first = PrincipalInverse(self.W, self.W_inverse, hidden) if fits else self._iterative_inverse(hidden)
-        return Chain([back, first], hidden.shape)
+        return Product([back, first], hidden.shape)
 
     def _iterative_inverse(self, hidden: Tensor) -> LinearOperator:
         """(W^HH)⁻¹ by conjugate gradients, where factors do not fit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from viscos.core.batch import Incomplete
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.imputers.imputer import Imputer, Kind
 from viscos.inference import Completions, impute
 from viscos.posteriors import Posterior

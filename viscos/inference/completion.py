@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.solution import Solution, per_item
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.linear import LinearOperator, exact_value, log_abs_det_block
 from viscos.roots import LatentEquation, RootFinder
 
@@ -57,6 +57,6 @@ def log_evidence_term(
     if y[0].numel() <= exact_below:
         ladj = exact_value(G, y)
     else:
-        ladj = flow.to_latent_and_ladj(y)[1]
+        ladj = flow.forward_and_ladj(y)[1]
     block = log_abs_det_block(G, hidden, y, generator, exact_below)
     return flow.base_log_prob(x, ~hidden) + ladj - block

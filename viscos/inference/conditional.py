@@ -11,7 +11,7 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.inference import Objective, impute
 from viscos.inference.imputation import Completions
 from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular

@@ -10,7 +10,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators
 from viscos.core.solution import per_item
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.inference.completion import Completion, complete, log_evidence_term
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
@@ -108,7 +108,7 @@ class Objective:
         flow = repeated(flow, len(batch), len(noise)).select(rows)
         point, latent, hidden = completion.y[rows], x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
-        block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver, flow.dear)
+        block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver, flow.deep)
         y = self._attach(flow, point, latent, hidden, solved, block)
         x, log_det = self.lad.surrogate(flow, y, block, generator)
         block.ok &= solved

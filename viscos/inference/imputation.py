@@ -10,7 +10,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.rng import item_noise
 from viscos.core.solution import Solution
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.inference.completion import complete
 from viscos.inference.elbo import repeat, repeated
 from viscos.posteriors import Posterior
@@ -99,7 +99,7 @@ def impute(
     )
     ok = completion.solution.converged.view(-1, *[1] * len(shape))
     y = completion.y
-    if noise > 0 and flow.denoises:
+    if noise > 0 and flow.can_denoise:
         y = torch.where(completion.hidden, flow.denoised(y, noise), y)
     y = torch.where(ok | ~completion.hidden, y, float("nan"))
     latents = torch.where(ok, flow.to_latent(completion.y), float("nan"))

@@ -19,7 +19,8 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
-from viscos.flows.bijection import Flow, FlowJacobian
+from viscos.flows.bijection import ClosedForm
+from viscos.flows.flow import Flow
 from viscos.flows.skeleton import BlockSkeleton, Skeleton, inverse_or_pseudo
 from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
@@ -56,41 +57,51 @@ class Partition:
         return Partition(*(value[index] for value in vars(self).values()))
 
 
+class Reordered(ClosedForm):
+    """The entries of each item of a batch in an order of its own: place j holds entry index[j] (B, d)."""
+
+    def __init__(self, index: Tensor) -> None:
+        super().__init__()
+        self.index, self.back = index, index.argsort(1)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return _permuted(y, self.index)
+
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
+        return self(y), y.new_zeros(len(y))
+
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self(y), self(v)
+
+    @torch.no_grad()
+    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
+        return self(y), _Permutation(self.index, self.back, y.shape)
+
+    @torch.no_grad()
+    def inverse(self, x: Tensor) -> Solution:
+        return Solution.exact(_permuted(x, self.back))
+
+
 class Repartitioned(Flow):
     """A flow whose latents are permuted, item by item, as a `Partition` says."""
 
     def __init__(self, flow: Flow, partition: Partition) -> None:
-        super().__init__()
-        self.flow, self.partition, self.shape = flow, partition, flow.shape
-        self.back = partition.index.argsort(1)
-        self.dense_below, self.denoises = flow.dense_below, flow.denoises
+        super().__init__([flow, Reordered(partition.index)], flow.shape)
+        self.partition = partition
+        self.dense_below, self.can_denoise = flow.dense_below, flow.can_denoise
+        self.deep = False  # since solves are for y^H alone, preconditioned by the columns of G
 
-    def _order(self, x: Tensor) -> Tensor:
-        return _permuted(x, self.partition.index)
-
-    def to_latent(self, y: Tensor) -> Tensor:
-        return self._order(self.flow.to_latent(y))
-
-    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        x, ladj = self.flow.to_latent_and_ladj(y)
-        return self._order(x), ladj
-
-    def to_latent_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
-        x, surrogate = self.flow.to_latent_and_ladj_surrogate(y, generator)
-        return self._order(x), surrogate
-
-    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        x, tangent = self.flow.to_latent_and_tangent(y, v)
-        return self._order(x), self._order(tangent)
-
-    @torch.no_grad()
-    def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        x, G = self.flow.linearize(y)
-        return self._order(x), FlowJacobian([G, _Permutation(self.partition.index, self.back, y.shape)], y.shape)
+    @property
+    def flow(self) -> Flow:
+        """The flow before its latents are permuted."""
+        inner = self.layers[0]
+        assert isinstance(inner, Flow)
+        return inner
 
     @torch.no_grad()
     def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
-        return self.flow.to_data(_permuted(x, self.back), solver)
+        back = self.partition.index.argsort(1)
+        return self.flow.to_data(_permuted(x, back), solver)
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         return self.flow.denoised(y, noise)
@@ -99,6 +110,9 @@ class Repartitioned(Flow):
         """The flow linearised at the partition's reference, in the directions of H."""
         p = self.partition
         return BlockSkeleton(p.columns, p.places, p.inside, p.latent, p.reference, p.inverse)
+
+    def links(self, y: Tensor) -> None:
+        """It is solved for y^H alone, as a flow of one piece."""
 
     def select(self, index: Tensor) -> Flow:
         return Repartitioned(self.flow, self.partition.select(index))

@@ -12,13 +12,13 @@ from viscos.linear.logabsdet import log_abs_det_block as log_abs_det_block
 from viscos.linear.lowrank import LowRank as LowRank
 from viscos.linear.neumann import Neumann as Neumann
 from viscos.linear.operator import Block as Block
-from viscos.linear.operator import Chain as Chain
 from viscos.linear.operator import Diagonal as Diagonal
 from viscos.linear.operator import IdentityPlus as IdentityPlus
 from viscos.linear.operator import Inverse as Inverse
 from viscos.linear.operator import Jacobian as Jacobian
 from viscos.linear.operator import LinearOperator as LinearOperator
 from viscos.linear.operator import Matrix as Matrix
+from viscos.linear.operator import Product as Product
 from viscos.linear.operator import SharedSymmetric as SharedSymmetric
 from viscos.linear.operator import dense as dense
 from viscos.linear.principal import PrincipalBlocks as PrincipalBlocks

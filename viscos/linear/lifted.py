@@ -21,7 +21,7 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution
 from viscos.linear.gmres import GMRES
-from viscos.linear.operator import Block, Chain, IdentityPlus, LinearOperator
+from viscos.linear.operator import Block, IdentityPlus, LinearOperator, Product
 from viscos.linear.problem import LinearProblem
 
 _SHARE = 1 / 10  # of the tolerance to which multipliers are solved: residuals of all links add up in that of the block
@@ -29,7 +29,7 @@ _AGAIN = 1 / 3  # of that share, in each further round
 _DEEPEST = 1e-4  # by which one round lowers a residual at most
 
 
-def solve_lifted(A: Chain, mask: Tensor, a: Tensor, inverse: LinearOperator | None, gmres: GMRES) -> Solution:
+def solve_lifted(A: Product, mask: Tensor, a: Tensor, inverse: LinearOperator | None, gmres: GMRES) -> Solution:
     """λ (B, …) with (A^HH)ᵀ λ = a^H, zero outside H = `mask` (B, …), as `gmres` would solve it, in fewer products.
 
     The last parts of A that are I + small are the links, and all parts before them are one link more, which is cheap;
@@ -45,12 +45,12 @@ def solve_lifted(A: Chain, mask: Tensor, a: Tensor, inverse: LinearOperator | No
     return iterate(problem, _Rounds(gmres), zero, tolerance=gmres.tolerance, budget=gmres.budget, start_residual=-a)
 
 
-def links_of(A: Chain) -> tuple[LinearOperator | None, list[LinearOperator]]:
+def links_of(A: Product) -> tuple[LinearOperator | None, list[LinearOperator]]:
     """What stands before the last parts that are I + small, as one operator, and those parts."""
     first = len(A.parts)
     while first and isinstance(A.parts[first - 1], IdentityPlus):
         first -= 1
-    return (Chain(A.parts[:first], A.shape) if first else None), A.parts[first:]
+    return (Product(A.parts[:first], A.shape) if first else None), A.parts[first:]
 
 
 class _Multipliers(LinearOperator):

@@ -204,11 +204,14 @@ class Block(LinearOperator):
         return Block(self.base.select(index), self.mask[index])
 
 
-class Chain(LinearOperator):
-    """The product of operators; the first acts first."""
+class Product(LinearOperator):
+    """The product of operators; the first acts first. A product among them is taken for its own parts."""
 
     def __init__(self, parts: Sequence[LinearOperator], shape: Sequence[int]) -> None:
-        self.parts, self.shape = list(parts), torch.Size(shape)
+        self.parts = list[LinearOperator]()
+        for part in parts:
+            self.parts += part.parts if isinstance(part, Product) else [part]
+        self.shape = torch.Size(shape)
 
     def mv(self, v: Tensor) -> Tensor:
         for part in self.parts:
@@ -221,7 +224,11 @@ class Chain(LinearOperator):
         return u
 
     def select(self, index: Tensor) -> LinearOperator:
-        return Chain([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
+        return Product([part.select(index) for part in self.parts], (len(index), *self.shape[1:]))
+
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """A⁻¹: each part inverted in its own way, the last one first, to a relative residual of `tolerance`."""
+        return Product([part.inverse(tolerance) for part in reversed(self.parts)], self.shape)
 
 
 class Inverse(LinearOperator):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.solution import Solution
-from viscos.linear import GMRES, Block, Chain, LinearOperator, solve_lifted
+from viscos.linear import GMRES, Block, LinearOperator, Product, solve_lifted
 from viscos.roots.equation import LinearSolver
 
 
@@ -61,6 +61,6 @@ class BlockSolver:
         return torch.where(keep, found.value, 0)
 
     def _solve(self, a: Tensor) -> Solution:
-        if self.deep and isinstance(self.G, Chain) and isinstance(self.solver, GMRES):
+        if self.deep and isinstance(self.G, Product) and isinstance(self.solver, GMRES):
             return solve_lifted(self.G, self.hidden, a, self.preconditioner, self.solver)
         return self.solver(self.block.T, a, None if self.preconditioner is None else self.preconditioner.T)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
-from viscos.flows.bijection import Flow, written_out
+from viscos.flows.bijection import written_out
+from viscos.flows.flow import Flow
 from viscos.logdet.block import BlockSolver
 
 _WRONG = 0.05  # relative error of a product with J above which an item counts as failed
@@ -38,7 +39,7 @@ class Exact:
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and log|det J^OO| itself."""
         each = flow.select(torch.arange(len(y)).repeat_interleave(y[0].numel()))
-        x, G = written_out(each.to_latent_and_tangent, y)
+        x, G = written_out(each.tangent, y)
         H = block.hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))
         value = torch.linalg.slogdet(padded)[1] - torch.linalg.slogdet(G)[1]
@@ -56,12 +57,12 @@ class CLADE:
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
-        x, ladj = flow.to_latent_and_ladj_surrogate(y, generator)
+        x, ladj = flow.forward_and_ladj_surrogate(y, generator)
         total = -ladj
         for _ in range(self.probes):
             v = rademacher(y, generator, block.hidden)
             u = block.transposed(v)
-            _, Gv = flow.to_latent_and_tangent(y, v)
+            _, Gv = flow.tangent(y, v)
             total = total + item_dot(u, Gv) / self.probes
         return x, total
 
@@ -89,7 +90,7 @@ class NLADE:
             v = rademacher(y, generator, ~block.hidden)
             with torch.no_grad():
                 a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
-            x, Ga = flow.to_latent_and_tangent(y, a)
+            x, Ga = flow.tangent(y, a)
             error = (Ga.detach() - v).flatten(1).norm(dim=1)
             block.note(error <= _WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes

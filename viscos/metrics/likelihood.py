@@ -72,7 +72,7 @@ def complete_data_record(
     """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
     flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
     total, g = 0.0, generator(seed, "dequantise")
-    measured = min(len(test), DEAR_ITEMS) if flow.matches else len(test)
+    measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
 
     def bits(done: int) -> float:
         return -total / (done * test.values[0].numel() * math.log(2)) + math.log2(levels)
@@ -88,11 +88,12 @@ def complete_data_record(
         progress(done, {"bits": bits(min(done, measured))} if test.units.clamped else {})
     record: dict[str, Any] = {}
     if test.units.clamped:
+        probed = "one probe of each step, exact up to 64 entries"
         record["bits_per_dim"] = {
             "value": bits(measured),
             "items": measured,
             "how": f"uniform dequantisation of {levels} levels; log-determinant by the flow's own estimate, "
-            + ("one probe of each step, exact up to 64 entries" if flow.matches else "a series cut as in flow.series"),
+            + (probed if flow.trained_by_matching else "a series cut as in flow.series"),
         }
     if accuracy.count:
         assert model.classifier is not None

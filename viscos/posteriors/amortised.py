@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
 from viscos.posteriors.networks import MLP, Plain, UNet
@@ -150,7 +150,7 @@ class Amortised(InferenceNetwork):
         z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
         features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
         mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale").clamp(*_LOG_SCALES)
-        if flow.plain:
+        if flow.near_affine:
             mean = mean + flow.skeleton(filled).apply(filled)
         return DiagonalGaussian(mean, batch.hidden, log_scale)
 

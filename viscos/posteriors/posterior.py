@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
-from viscos.flows.bijection import Flow
+from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
 

@@ -25,11 +25,14 @@ LinearSolver = Callable[..., Solution]
 
 
 class Invertible(Protocol):
-    """What the equations need of a flow."""
+    """What the equations need of a flow: it is a bijection."""
 
-    def to_latent(self, y: Tensor) -> Tensor: ...
+    @property
+    def deep(self) -> bool: ...
 
-    def to_data(self, x: Tensor) -> Solution: ...
+    def __call__(self, y: Tensor) -> Tensor: ...
+
+    def inverse(self, x: Tensor) -> Solution: ...
 
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]: ...
 
@@ -79,7 +82,7 @@ class LatentEquation:
 
     def latent(self, z: Tensor) -> Tensor:
         """g of the completion (B, …): one evaluation of the network."""
-        return self.flow.to_latent(self.complete(z))
+        return self.flow(self.complete(z))
 
     def defect(self, latent: Tensor) -> Tensor:
         """The residual at a completion whose latent is known (B, …)."""
@@ -135,7 +138,7 @@ class DataEquation:
 
     def residual_and_cost(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The residual (B, …) and the evaluations of the network that it took (B,): an inverse of the flow."""
-        inverse = self.flow.to_data(self.latent(z))
+        inverse = self.flow.inverse(self.latent(z))
         return torch.where(self.hidden, 0, inverse.value - self.y), inverse.evaluations
 
     def error(self, r: Tensor) -> Tensor:
@@ -147,7 +150,7 @@ class DataEquation:
 
         Counts the inverse of the flow; a product with J or with the preconditioner counts as one with G at most.
         """
-        inverse = self.flow.to_data(self.latent(z))
+        inverse = self.flow.inverse(self.latent(z))
         _, G = self.flow.linearize(inverse.value)
         if int(self.hidden.sum()) * 2 <= self.hidden.numel():
             found, extra = self._schur(G, r, solve), 2

@@ -122,10 +122,10 @@ class Loss(nn.Module):
     def _likelihood(self, part: Part) -> _Terms:
         flow, y = self.model.flow, part.batch.values
         solved = torch.ones(len(y), dtype=torch.bool, device=y.device)
-        if flow.matches:
+        if flow.trained_by_matching:
             errors = flow.matching_loss(y, part.probes)
             return self._seen(y), y, -errors, solved, lambda: {"matching": float(errors.detach().mean())}
-        x, surrogate = flow.to_latent_and_ladj_surrogate(y, part.probes)
+        x, surrogate = flow.forward_and_ladj_surrogate(y, part.probes)
         return x, y, flow.base_log_prob(x) + surrogate, solved, dict
 
     @torch.no_grad()

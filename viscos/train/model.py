@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.flows import Affine, Composed, Whitening
+from viscos.flows import Affine, Flow, Whitening
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Posterior
 from viscos.train.classifier import Classifier, CompletionClassifier, make_classifier
@@ -19,11 +19,11 @@ from viscos.train.classifier import Classifier, CompletionClassifier, make_class
 class Model(nn.Module):
     """Flow, inference network (absent after training on complete data) and classifier (absent without labels)."""
 
-    flow: Composed
+    flow: Flow
     posterior: Posterior | None
     classifier: Classifier | None
 
-    def __init__(self, flow: Composed, posterior: Posterior | None, classifier: Classifier | None) -> None:
+    def __init__(self, flow: Flow, posterior: Posterior | None, classifier: Classifier | None) -> None:
         super().__init__()
         self.flow, self.posterior, self.classifier = flow, posterior, classifier
 
@@ -75,7 +75,7 @@ class Model(nn.Module):
 
 
 def build_model(
-    flow: dict[str, Any] | Composed,
+    flow: dict[str, Any] | Flow,
     posterior: dict[str, Any] | None,
     classifier: str,
     shape: Sequence[int],
@@ -86,7 +86,7 @@ def build_model(
     `classifier` names a kind of classifier, for data of two classes or more.
     """
     return Model(
-        flow if isinstance(flow, Composed) else build(flow, Composed, shape),
+        flow if isinstance(flow, Flow) else build(flow, Flow, shape),
         None if posterior is None else build(posterior, Posterior, shape),
         make_classifier(classifier, tuple(shape), classes) if classes > 1 else None,
     )

@@ -65,7 +65,9 @@ class PhasedTrainer(Trainer):
     def _clip(self) -> float:
         """The largest norm of a gradient of means over entries, which are of the order of one, not of nats an item."""
         name = self.phase.name
-        return 1.0 if name == "posterior" or (name == "flow" and self.model.flow.matches) else self.plan.clip
+        return (
+            1.0 if name == "posterior" or (name == "flow" and self.model.flow.trained_by_matching) else self.plan.clip
+        )
 
     def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
         """Trains as a trainer does; what counts as an epoch is as many steps as one has, whatever the phase."""
@@ -164,7 +166,7 @@ class PhasedTrainer(Trainer):
 
     def _carry_noise(self, rows: Tensor) -> Tensor | None:
         """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""
-        if self.model.flow.denoises or self.plan.noise == 0 or not bool(self.drawn[rows].any()):
+        if self.model.flow.can_denoise or self.plan.noise == 0 or not bool(self.drawn[rows].any()):
             return None
         return ~self.data.observed[rows] & self.drawn[rows].view(-1, *[1] * len(self.data.shape))
 

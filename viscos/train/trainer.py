@@ -15,7 +15,7 @@ from viscos.core.errors import InputError
 from viscos.core.rng import RowGenerator, generator
 from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.flows import Composed
+from viscos.flows import Flow
 from viscos.inference import Objective
 from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.average import Average
@@ -279,7 +279,7 @@ def _shares(size: int, processes: int, rank: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
 
-def check_invertible(flow: Composed, attempts: Sequence[int] = (5, 50, 200)) -> None:
+def check_invertible(flow: Flow, attempts: Sequence[int] = (5, 50, 200)) -> None:
     """Raises `InputError` for a flow that is not certified to be invertible after so many power iterations."""
     largest = max(flow.lipschitz(), default=0.0)
     for iterations in attempts:

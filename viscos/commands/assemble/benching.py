@@ -17,7 +17,7 @@ from viscos.core.choices import choice
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
-from viscos.flows import Composed
+from viscos.flows import Flow
 from viscos.inference import Objective
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Amortised
@@ -62,7 +62,7 @@ def benching(cfg: dict[str, Any]) -> Benching:
     scaling = trained.scaling if trained else fit_scaling(train, train.known)
     train, test = (standardised(data, scaling) for data in (train, dataset.load("test", cfg["items"])))
     model = trained.model if trained else _untrained(cfg["flow"], train).to(device)
-    missing = 0.0 if model.flow.matches else max(cfg["rates"])  # matching takes complete data
+    missing = 0.0 if model.flow.trained_by_matching else max(cfg["rates"])  # matching takes complete data
     observed = random_masks(missing, seed).of(train, "train")
     return Benching(
         Path(cfg["run_dir"]),
@@ -85,7 +85,7 @@ def benching(cfg: dict[str, Any]) -> Benching:
 
 
 def _untrained(flow: dict[str, Any], train: Data) -> Model:
-    model = Model(build(flow, Composed, train.shape), Amortised(train.shape), None)
+    model = Model(build(flow, Flow, train.shape), Amortised(train.shape), None)
     gaussian = Gaussian.from_incomplete(train.values, train.known, noise=0.05, floor=0.0025)
     model.prepare(train.values, train.known, gaussian)
     return model

@@ -11,7 +11,7 @@ import pickle
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from viscos.core.build import importable_here, imported
 from viscos.core.errors import InputError
 from viscos.data.sources.array import IMAGES, find, read_arrays
 from viscos.data.sources.table import ARRAYS, TABLES, header
-from viscos.flows import Composed, wrap
+from viscos.flows import Flow, wrap
 from viscos.flows.foreign.foreign import Foreign
 from viscos.runs.trained import Trained
 from viscos.train.model import Model
@@ -52,8 +52,7 @@ def load_foreign(factory: str, checkpoint: str | None, items: str | None, device
             f"the flow of {factory} takes items of shape {tuple(flow.shape)}; from the shell they are vectors (d,) or "
             "images (C, H, W); viscos.condition takes any"
         )
-    # Imputing needs of a flow what every flow has.
-    model = Model(cast(Composed, flow.to(device).eval()), None, None)
+    model = Model(flow.to(device).eval(), None, None)
     path = Path(factory if checkpoint is None else checkpoint)
     return Trained(model, {}, {"shape": list(flow.shape)}, path)
 
@@ -73,8 +72,9 @@ def load_weights(model: Any, path: Path, factory: str) -> None:
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         held = f"a dict of {', '.join(map(str, list(state)[:4]))}" if isinstance(state, dict) else type(state).__name__
         raise InputError(f"{str(path)!r} holds {held}, not a state dict; write torch.save(model.state_dict(), …)")
-    if isinstance(model, Foreign) and not any(str(key).startswith("held.") for key in state):
-        model = model.held[0] if len(model.held) else model  # weights of what was wrapped
+    foreign = model.layers[0] if isinstance(model, Flow) and len(model.layers) == 1 else None
+    if isinstance(foreign, Foreign) and not any(str(key).startswith(("held.", "layers.0.held.")) for key in state):
+        model = foreign.held[0] if len(foreign.held) else model  # weights of what was wrapped
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, ValueError) as error:

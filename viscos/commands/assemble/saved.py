@@ -22,7 +22,7 @@ def dataset_of(trained: Trained) -> Dataset:
 
 def noise_of(trained: Trained, denoise: bool) -> float:
     """The standard deviation of the noise that is taken off draws: that of training, if `denoise` asks for it."""
-    known = denoise and trained.model.flow.denoises and "dataset" in trained.cfg
+    known = denoise and trained.model.flow.can_denoise and "dataset" in trained.cfg
     return dataset_of(trained).gaussian_noise if known else 0.0
 
 

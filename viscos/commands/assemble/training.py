@@ -23,7 +23,7 @@ from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks, mask_hash
 from viscos.data.scaling import Scaling, fit_scaling, standardised
-from viscos.flows import Composed
+from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import PASSES, em_gaussian
 from viscos.metrics.extractor import extractor_for
@@ -88,9 +88,9 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     scaling = fit_scaling(train, observed)
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels)
-    flow = build(cfg["flow"], Composed, train.shape)
+    flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
-    cfg = settled(cfg, matches=flow.matches, hides=hides)
+    cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
     gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data, state)
     trainer = _trainer(cfg, flow, train.classes, data, hides, gaussian, devices, state)
     return Training(
@@ -149,7 +149,7 @@ def _gaussian(noise: float, floor: float, data: IncompleteData, state: dict[str,
 
 def _trainer(
     cfg: dict[str, Any],
-    flow: Composed,
+    flow: Flow,
     classes: int,
     data: IncompleteData,
     hides: bool,

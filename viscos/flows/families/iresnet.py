@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Sequence
 
 from viscos.core.errors import InputError
-from viscos.flows.composed import Composed
-from viscos.flows.layer import Affine, Layer
-from viscos.flows.layers.lipschitz import ACTIVATIONS
-from viscos.flows.layers.residual import Branch, Residual, conv_branch, dense_branch
+from viscos.flows.bijection import Bijection
+from viscos.flows.flow import Flow
+from viscos.flows.layers.activations import ACTIVATIONS
+from viscos.flows.layers.affine import Affine
+from viscos.flows.layers.branch import Branch, conv_branch, dense_branch
+from viscos.flows.layers.residual import Residual
 from viscos.flows.layers.reversed import Reversed
 from viscos.flows.layers.series import Series
 from viscos.flows.layers.squeeze import Squeeze
@@ -28,7 +30,7 @@ def iresnet(
     series: Series | None = None,
     first_squeeze: bool = False,
     implicit: bool = False,
-) -> Composed:
+) -> Flow:
     """An iResNet (Behrmann et al., 2019) with the estimators of residual flows (Chen et al., 2019).
 
     For images `shape` is (C, H, W): `blocks[s]` residual blocks (3-1-3 convolutions with `channels` in between, each
@@ -45,7 +47,7 @@ def iresnet(
     layers = first_layers(start, shape)
     count_blocks = itertools.count()
 
-    def block(branch: Branch) -> Layer:
+    def block(branch: Branch) -> Bijection:
         residual = Residual(branch, series)
         return Reversed(residual) if implicit and next(count_blocks) % 2 else residual
 
@@ -67,7 +69,7 @@ def iresnet(
         d *= n
     for _ in range(fully_connected):
         layers += [block(dense_branch(d, widths[-1], activation, coefficient)), Affine(shape)]
-    return Composed(layers, shape)
+    return Flow(layers, shape)
 
 
 def _check(

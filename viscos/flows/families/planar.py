@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viscos.core.solution import Solution
-from viscos.flows.composed import Composed
-from viscos.flows.layers.lowrank import LowRankLayer, monotone_root, stack
+from viscos.flows.families.stack import stack
+from viscos.flows.flow import Flow
+from viscos.flows.layers.lowrank import LowRankLayer, monotone_root
 
 
 class Planar(LowRankLayer):
@@ -47,7 +48,7 @@ class Planar(LowRankLayer):
         return Solution.exact((flat - torch.tanh(t + self.b)[:, None] * u).view_as(x))
 
 
-def planar(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Composed:
+def planar(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
     """A stack of planar layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
     d = torch.Size(shape).numel()
     return stack([Planar(d) for _ in range(layers)], shape, start)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viscos.core.solution import Solution
-from viscos.flows.composed import Composed
-from viscos.flows.layers.lowrank import LowRankLayer, stack
+from viscos.flows.families.stack import stack
+from viscos.flows.flow import Flow
+from viscos.flows.layers.lowrank import LowRankLayer
 
 
 class Radial(LowRankLayer):
@@ -51,7 +52,7 @@ class Radial(LowRankLayer):
         return Solution.exact((self.center + away / (1 + beta / (alpha + r))[:, None]).view_as(x))
 
 
-def radial(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Composed:
+def radial(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
     """A stack of radial layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
     d = torch.Size(shape).numel()
     return stack([Radial(d) for _ in range(layers)], shape, start)

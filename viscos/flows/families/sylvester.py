@@ -11,8 +11,9 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from viscos.core.errors import InputError
 from viscos.core.solution import Solution
-from viscos.flows.composed import Composed
-from viscos.flows.layers.lowrank import LowRankLayer, monotone_root, stack
+from viscos.flows.families.stack import stack
+from viscos.flows.flow import Flow
+from viscos.flows.layers.lowrank import LowRankLayer, monotone_root
 
 
 class Sylvester(LowRankLayer):
@@ -76,7 +77,7 @@ class Sylvester(LowRankLayer):
 
 def sylvester(
     shape: Sequence[int], *, layers: int = 8, columns: int = 2, reflections: int = 0, start: str = "standardise"
-) -> Composed:
+) -> Flow:
     """A stack of Sylvester layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`).
 
     `reflections` above zero makes Q a product of so many Householder reflections.

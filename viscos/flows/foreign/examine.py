@@ -16,7 +16,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.solution import item_dot
-from viscos.flows.foreign.libraries import location_and_scale
+from viscos.flows.foreign.source import location_and_scale
 from viscos.linear import Jacobian, dense
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
     noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)).to(flow.like())
     with unchanged(flow), torch.no_grad():
         try:
-            y = flow.inverse(noise)
+            y = flow.unverified_inverse(noise)
         except InputError as error:
             if isinstance(error.__cause__, NotImplementedError) or "Inverse" in type(error.__cause__).__name__:
                 flow.source.invertible = False
@@ -62,7 +62,7 @@ def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
 def examine(flow: Foreign, y: Tensor) -> Finding:
     """Examines the flow at y (B, …), data of the right shape; raises `InputError` for what cannot be conditioned."""
     with unchanged(flow), torch.no_grad():
-        first, again = flow.to_latent_and_ladj(y), flow.to_latent_and_ladj(y)
+        first, again = flow.forward_and_ladj(y), flow.forward_and_ladj(y)
     good = first[0].flatten(1).isfinite().all(1) & first[1].isfinite()
     if not bool(good.any()):
         return Finding(nothing_finite=True)
@@ -122,7 +122,7 @@ def _refuse_influence(flow: Foreign, y: Tensor, x: Tensor) -> None:
     """An item must have the same latent in any batch, also in the first that the model gets."""
     some = max(1, len(y) // 2)
     with unchanged(flow), torch.no_grad():
-        apart = flow.to_latent(y[:some])
+        apart = flow(y[:some])
     if not _close(x[:some], apart):
         raise InputError(
             f"{flow.source.name} gives an item another latent in another batch: a batch norm takes the batch's own "
@@ -152,7 +152,7 @@ def _refuse_once_differentiable(flow: Foreign, y: Tensor) -> None:
     """uᵀ (G v) by differentiating twice must be (Gᵀ u)ᵀ v by differentiating once."""
     u, v = (torch.randn(y.shape, generator=torch.Generator().manual_seed(seed)).to(y) for seed in (2, 3))
     try:
-        G = Jacobian(flow.to_latent, y)
+        G = Jacobian(flow, y)
         twice, once = item_dot(u, G.mv(v)), item_dot(G.rmv(u), v)
     except RuntimeError as error:
         raise InputError(f"{_ONCE.format(flow.source.name)} ({' '.join(str(error).split())[:120]})") from error
@@ -162,7 +162,7 @@ def _refuse_once_differentiable(flow: Foreign, y: Tensor) -> None:
 
 def _examine_ladj(flow: Foreign, y: Tensor, ladj: Tensor) -> bool:
     """Refuses a log-determinant that is not the Jacobian's; true if it is, and only its gradient is not."""
-    jacobian = dense(Jacobian(flow.to_latent, y), y)
+    jacobian = dense(Jacobian(flow, y), y)
     exact = torch.linalg.slogdet(jacobian)[1]
     if not bool(exact.isfinite().all()):
         raise InputError(f"the Jacobian of {flow.source.name} is singular, so it is not a bijection where it was tried")
@@ -194,7 +194,7 @@ def _gradients_agree(flow: Foreign, y: Tensor) -> bool:
     """Whether log|det G| of the library has the gradient, in y, of the dense Jacobian's."""
     y = y.detach().requires_grad_()
     with torch.enable_grad():
-        own, exact = flow.to_latent_and_ladj(y)[1], flow._exact_ladj(y)[1]
+        own, exact = flow.forward_and_ladj(y)[1], flow._written_out(y)[1]
         pair = [
             torch.autograd.grad(value.sum(), y, allow_unused=True)[0] if value.requires_grad else None
             for value in (own, exact)
@@ -207,7 +207,7 @@ def _refuse_wrong_inverse(flow: Foreign, y: Tensor) -> None:
     if not flow.source.invertible:
         return
     with torch.no_grad():
-        back = flow.inverse(flow.to_latent(y))
+        back = flow.unverified_inverse(flow(y))
     error = (back - y).abs().flatten(1).amax(1)
     # A library's own iteration may be rough, and `to_data` then goes on from it; a wrong function is off by far.
     if bool((error > 0.1 * y.abs().flatten(1).amax(1).clamp_min(1)).all()):

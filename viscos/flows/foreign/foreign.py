@@ -1,8 +1,8 @@
-"""Flows that were trained with another library, as flows of viscos."""
+"""The bijection of a flow that was trained with another library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,59 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.errors import InputError
+from viscos.core.rng import Generators
 from viscos.core.solution import Solution, Status, item_max
-from viscos.flows.bijection import Flow, written_out
-from viscos.flows.foreign.examine import examine, sampled
-from viscos.flows.foreign.libraries import Source, location_and_scale, source_of
-from viscos.roots import LatentEquation, RootFinder, anderson
+from viscos.flows.bijection import ClosedForm, root
+from viscos.flows.foreign.examine import examine
+from viscos.flows.foreign.source import Source, location_and_scale
+from viscos.roots import anderson
 
 
-def wrap(
-    model: Any,
-    shape: Sequence[int] | None = None,
-    *,
-    base: Any = None,
-    to_data: Callable[[Tensor], Tensor] | None = None,
-    check: bool = True,
-) -> Flow:
-    """A flow of normflows, nflows or zuko, or a function, as a flow of viscos.
+class Foreign(ClosedForm):
+    """A flow of another library as a bijection. Made by `wrap`."""
 
-    `model` is a `normflows.NormalizingFlow`, an `nflows.flows.Flow`, a `zuko.flows.Flow`, or a callable
-    `to_latent(y) -> (x, log|det ∂x/∂y|)` for y (B, …); with it may come its inverse `to_data(x) -> y`, and `base`, the
-    distribution of its x: (location, scale), or an object with `log_prob`; standard normal by default. `shape` is that
-    of an item, where the model does not know it. A base that is a diagonal Gaussian is standardised; any other is
-    refused, and so are flows that need a context or a class, or whose latent has another shape than the data.
-
-    The model is held, put into evaluation mode, and never changed. With `check`, it is compared with automatic
-    differentiation: on samples of its own, or on the first data that it gets. Raises `InputError`, which says what is
-    wrong with it.
-
-    Example:
-        >>> flow = wrap(lambda y: (2 * y, y.new_full((len(y),), 3 * math.log(2))), shape=(3,), to_data=lambda x: x / 2)
-        >>> flow.log_prob(torch.zeros(1, 3)).shape
-        torch.Size([1])
-    """
-    wanted = None if shape is None else torch.Size(shape)
-    flow = model if isinstance(model, Flow) else Foreign(source_of(model, to_data, base))
-    if flow.shape is not None and wanted is not None and flow.shape != wanted:
-        raise InputError(f"the model is for items of shape {tuple(flow.shape)}, and shape={tuple(wanted)} was given")
-    flow.shape = flow.shape or wanted
-    if isinstance(flow, Foreign):
-        flow.unexamined = check
-        if check and flow.shape is not None:
-            flow.examine(sampled(flow, flow.shape))
-    return flow
-
-
-class Foreign(Flow):
-    """A flow of another library. Made by `wrap`."""
+    network_layers = 1
 
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.source = source
-        self.shape = source.shape()
         self.held = nn.ModuleList(source.modules())
-        self.unexamined = True
+        self.to_examine = True
         """Whether the first data shall be used to examine the model."""
         self.exact = False
         """Whether log|det G| comes from the dense Jacobian, as the library's own is random or not differentiable."""
@@ -72,14 +37,14 @@ class Foreign(Flow):
         """Stays in evaluation mode: a batch norm or a dropout of the model must not change while it is conditioned."""
         return super().train(False)
 
-    def to_latent(self, y: Tensor) -> Tensor:
+    def forward(self, y: Tensor) -> Tensor:
         # Cloned, as some layers set requires_grad on what they get.
         z = self._whole(self._ask(self.source.latent, y.clone(), "data"), y, "latent")
         return self._standardise(z)[0]
 
-    def to_latent_and_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         if self.exact:
-            return self._exact_ladj(y)
+            return self._written_out(y)
         z, ladj = self._ask(self.source.evaluate, y.clone(), "data")
         if not isinstance(ladj, Tensor) or ladj.shape != (len(y),):
             seen = f"shape {tuple(ladj.shape)}" if isinstance(ladj, Tensor) else f"a {type(ladj).__name__}"
@@ -88,27 +53,28 @@ class Foreign(Flow):
         ladj = ladj.to(y.dtype) - log_scale
         return x, ladj if torch.is_grad_enabled() else ladj.detach()
 
-    def to_latent_and_tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         # By reverse mode twice: forward mode stops at custom functions and at layers that call requires_grad_.
         with torch.enable_grad():
             point = y if y.requires_grad else y.detach().requires_grad_()
-            x = self.to_latent(point)
+            x = self(point)
             u = torch.zeros_like(x, requires_grad=True)
             (pullback,) = torch.autograd.grad(x, point, u, create_graph=True)
             (tangent,) = torch.autograd.grad(pullback, u, v, create_graph=True)
         return (x, tangent) if torch.is_grad_enabled() else (x.detach(), tangent.detach())
 
     @torch.no_grad()
-    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
+    def inverse(self, x: Tensor) -> Solution:
         """y = f(x), by the library's inverse where it has one, with a verdict on each item.
 
         `residual` is max |g(y) − x|. Where it is above 1e-4 (1e-8 in double) times max(1, |x|), a root finder goes on
-        from the library's answer; `fallback` marks these items. With a `solver`, the root of g(y) = x by it.
+        from the library's answer; `fallback` marks these items. Without an inverse of the library, the root of
+        g(y) = x, to 1e-5 (1e-9 in double).
         """
-        if solver is not None or not self.source.invertible:
-            return super().to_data(x, solver)
-        y = self.inverse(x)
-        residual = item_max(self.to_latent(y) - x)
+        if not self.source.invertible:
+            return root(self, x, anderson(tolerance=1e-9 if x.dtype == torch.float64 else 1e-5, budget=100))
+        y = self.unverified_inverse(x)
+        residual = item_max(self(y) - x)
         limit = (1e-8 if x.dtype == torch.float64 else 1e-4) * item_max(x).clamp_min(1)
         status = torch.where(residual <= limit, int(Status.CONVERGED), int(Status.STALLED))
         status = torch.where(residual.isfinite(), status, int(Status.NON_FINITE))
@@ -120,33 +86,26 @@ class Foreign(Flow):
         if not len(left):
             return found
         solver = anderson(tolerance=1e-8 if x.dtype == torch.float64 else 1e-4, budget=100)
-        hidden, wanted = torch.ones_like(x[left], dtype=torch.bool), x[left]
-        equation = LatentEquation.build(self, torch.zeros_like(wanted), hidden, wanted)
-        again = solver.solve(equation, found.value[left])
+        again = root(self, x[left], solver, found.value[left])
         mixed = replace(found, fallback=torch.zeros_like(found.fallback).index_fill(0, left, True))
         for name in ("value", "status", "residual"):
             getattr(mixed, name)[left] = getattr(again, name)
         mixed.evaluations[left] += again.evaluations
         return mixed
 
-    def inverse(self, x: Tensor) -> Tensor:
+    def unverified_inverse(self, x: Tensor) -> Tensor:
         """The library's own f (B, …), unverified."""
         location, scale = self._base(x)
         z = location + scale * x
         return self._whole(self._ask(self.source.to_data, z, "latents"), x, "datum").detach()
 
-    def check(self, y: Tensor) -> None:
-        super().check(y)
-        if self.unexamined and len(y):
-            self.examine(y[:4].to(self.like().device))
+    def unexamined(self) -> bool:
+        return self.to_examine
 
-    def examine(self, y: Tensor | None) -> None:
-        """Compares the model with automatic differentiation on y (B, …); on later data if there is none yet."""
-        if y is None:
-            return
-        self.unexamined = False  # examining calls what calls `check`
+    def examine(self, y: Tensor) -> None:
+        """Compares the model with automatic differentiation on y (B, …)."""
         finding = examine(self, y)
-        self.unexamined, self.exact = finding.nothing_finite, finding.exact
+        self.to_examine, self.exact = finding.nothing_finite, finding.exact
 
     def like(self) -> Tensor:
         """A tensor of the dtype and on the device of the model."""
@@ -173,10 +132,6 @@ class Foreign(Flow):
         """x = (z − location) / scale (B, …), and the sum of log scale (B,)."""
         location, scale = self._base(z)
         return (z - location) / scale, scale.log().expand_as(z).flatten(1).sum(1)
-
-    def _exact_ladj(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        x, G = written_out(self.to_latent_and_tangent, y)
-        return x, torch.linalg.slogdet(G)[1]
 
     def _ask(self, function: Callable[[Tensor], Any], v: Tensor, what: str) -> Any:
         """The library's answer; what it raises becomes one line."""

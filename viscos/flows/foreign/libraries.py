@@ -14,46 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.errors import InputError
+from viscos.flows.foreign.source import Functions, Source, kind_of
 
 _FIX = "wrap a module whose forward(y) fixes it and returns (x, log|det ∂x/∂y|)"
-
-
-class Source:
-    """A trained flow of another library."""
-
-    name = "the model"
-    """What messages call it."""
-    hint = ""
-    """What messages about an error of the model add."""
-    invertible = True
-    """Whether the library has f in closed form, or its own way to find it."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def evaluate(self, y: Tensor) -> tuple[Any, Any]:
-        """z (B, …) and log|det ∂z/∂y| (B,), as the library gives them."""
-        raise NotImplementedError
-
-    def latent(self, y: Tensor) -> Any:
-        """z (B, …) alone."""
-        return self.evaluate(y)[0]
-
-    def to_data(self, z: Tensor) -> Any:
-        """y (B, …) of z."""
-        raise NotImplementedError
-
-    def base(self) -> Any:
-        """The base distribution; None: standard normal."""
-        return None
-
-    def shape(self) -> torch.Size | None:
-        """The shape of an item, where the library knows it."""
-        return None
-
-    def modules(self) -> list[nn.Module]:
-        """What holds parameters."""
-        return [self.model]
 
 
 class Normflows(Source):
@@ -166,54 +129,6 @@ class Zuko(Source):
         return shape if len(shape) else None
 
 
-class Functions(Source):
-    """Two functions: y ↦ (z, log|det ∂z/∂y|), and z ↦ y if there is one."""
-
-    def __init__(self, to_latent: Callable[..., Any], to_data: Callable[..., Any] | None, base: Any) -> None:
-        super().__init__(to_latent)
-        self.inverse, self.invertible = to_data, to_data is not None
-        self.given = Gaussian(*base) if isinstance(base, (tuple, list)) else base
-        self.name = str(getattr(to_latent, "__qualname__", type(to_latent).__name__))
-
-    def evaluate(self, y: Tensor) -> tuple[Any, Any]:
-        found = self.model(y)
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise InputError(f"{self.name} returned {_seen(found)}; it must return (x, log|det ∂x/∂y|)")
-        return found[0], found[1]
-
-    def to_data(self, z: Tensor) -> Any:
-        assert self.inverse is not None
-        return self.inverse(z)
-
-    def base(self) -> Any:
-        return self.given
-
-    def modules(self) -> list[nn.Module]:
-        """The functions that are modules or methods of modules; others keep their parameters to themselves."""
-        found = [getattr(part, "__self__", part) for part in (self.model, self.inverse, self.given)]
-        return list({id(part): part for part in found if isinstance(part, nn.Module)}.values())
-
-
-class Gaussian(nn.Module):
-    """A diagonal Gaussian that moves with the module that holds it."""
-
-    loc: Tensor
-    log_scale: Tensor
-
-    def __init__(self, loc: Any, scale: Any) -> None:
-        super().__init__()
-        scale = torch.as_tensor(scale)
-        if not bool((scale > 0).all()):
-            raise InputError(f"the scale of base=(location, scale) must be positive, got {scale.min().item():.4g}")
-        self.register_buffer("loc", torch.as_tensor(loc).detach().clone())
-        self.register_buffer("log_scale", scale.detach().log())
-
-    def log_prob(self, z: Tensor) -> Tensor:
-        """The log-density (B,)."""
-        each = torch.distributions.Normal(self.loc, self.log_scale.exp()).log_prob(z)
-        return each.flatten(1).sum(1)
-
-
 def source_of(model: Any, to_data: Callable[..., Any] | None, base: Any) -> Source:
     """The source that `model` looks like; raises `InputError` if it looks like none."""
     if isinstance(model, nn.Module):
@@ -224,7 +139,7 @@ def source_of(model: Any, to_data: Callable[..., Any] | None, base: Any) -> Sour
             return library(model)
     if not callable(model) or isinstance(model, type):
         raise InputError(
-            f"{_seen(model)} is not a flow that viscos knows; give a normflows, nflows or zuko flow, or a function "
+            f"{kind_of(model)} is not a flow that viscos knows; give a normflows, nflows or zuko flow, or a function "
             "to_latent(y) -> (x, log|det ∂x/∂y|)"
         )
     return Functions(model, to_data, base)
@@ -244,24 +159,5 @@ def _library(model: nn.Module) -> Callable[[nn.Module], Source] | None:
     return Zuko
 
 
-def location_and_scale(base: Any) -> tuple[Any, Any]:
-    """What the location and scale of a base would be if it is a diagonal Gaussian; `verify_base` finds out whether."""
-    if isinstance(base, torch.distributions.Distribution):
-        return base.mean, base.stddev
-    for location, log_scale in (("loc", "log_scale"), ("mean_", "log_std_")):
-        if isinstance(getattr(base, log_scale, None), Tensor):
-            return getattr(base, location), getattr(base, log_scale).exp()
-    return 0.0, 1.0
-
-
 def _join(what: str) -> str:
     return f"wrap a function that joins {what}, with the inverse as to_data"
-
-
-def _seen(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    size = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
-    return f"an object of type {type(value).__name__}{size}"

@@ -1,21 +1,16 @@
-"""Flows of few directions: layers whose Jacobian is a multiple of the identity plus a matrix of low rank."""
+"""Layers of few directions, whose Jacobian is a multiple of the identity plus a matrix of low rank."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from viscos.core.errors import InputError
 from viscos.core.rng import Generators
-from viscos.flows.composed import Composed
-from viscos.flows.layer import Closed, Layer
-from viscos.flows.layers.start import first_layers
+from viscos.flows.bijection import ClosedForm
 from viscos.linear import LinearOperator, LowRank
 
 
-class LowRankLayer(Closed):
+class LowRankLayer(ClosedForm):
     """x = g(y) with ∂g/∂y = c I + U Vᵀ, for vectors and (flattened) images; a subclass says what c, U and V are."""
 
     def parts(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -37,16 +32,9 @@ class LowRankLayer(Closed):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self._at(y)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         x, G = self._at(y)
         return x, G.log_abs_det()
-
-
-def stack(layers: Sequence[Layer], shape: Sequence[int], start: str) -> Composed:
-    """The layers behind a first one."""
-    if not layers:
-        raise InputError("a flow needs at least one layer; give flow.layers of 1 or more")
-    return Composed([*first_layers(start, tuple(shape)), *layers], shape)
 
 
 @torch.no_grad()

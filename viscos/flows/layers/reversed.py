@@ -7,13 +7,14 @@ from torch import Tensor
 
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
-from viscos.flows.layer import Layer
-from viscos.flows.layers.residual import Branch, Residual
+from viscos.flows.bijection import Bijection
+from viscos.flows.layers.branch import Branch
+from viscos.flows.layers.residual import Residual
 from viscos.linear import LinearOperator
 from viscos.roots import implicit
 
 
-class Reversed(Layer):
+class Reversed(Bijection):
     """x = h⁻¹(y), that is x + h(x) = y with a contraction h: the inverse of a residual layer.
 
     Its Lipschitz constant is not bounded by 2 as that of a residual layer is. The value comes from a fixed-point
@@ -21,8 +22,8 @@ class Reversed(Layer):
     once more, which is what NLADE and CLADE need.
     """
 
-    plain = True
-    evaluates = True
+    near_affine = True
+    network_layers = 1
 
     def __init__(self, residual: Residual) -> None:
         super().__init__()
@@ -54,13 +55,13 @@ class Reversed(Layer):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self._solve(y)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         x = self(y)
-        return x, -self.residual.ladj(x, generator)[1]
+        return x, -self.residual.forward_and_ladj(x, generator)[1]
 
-    def ladj_surrogate(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         x = self(y)
-        return x, -self.residual.ladj_surrogate(x, generator)[1]
+        return x, -self.residual.forward_and_ladj_surrogate(x, generator)[1]
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:

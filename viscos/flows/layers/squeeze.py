@@ -10,20 +10,20 @@ from torch import Tensor
 
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
-from viscos.flows.layer import Closed
+from viscos.flows.bijection import ClosedForm
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
 
 
-class Squeeze(Closed):
+class Squeeze(ClosedForm):
     """(C, H, W) → (4C, H/2, W/2), or back: each 2 × 2 patch becomes channels.
 
     A composed flow undoes its squeezes at the end, so that a latent has the shape of its datum and latent coordinate i
     belongs to data coordinate i (assumption A0).
     """
 
-    plain = True
-    moves = True
+    near_affine = True
+    permutes = True
 
     def __init__(self, undo: bool = False) -> None:
         super().__init__()
@@ -41,13 +41,13 @@ class Squeeze(Closed):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self(y), _Moved(self, y.shape)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self(y), y.new_zeros(len(y))
 
     def inverse(self, x: Tensor) -> Solution:
         return Solution.exact(self._move(x, not self.undo))
 
-    def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
+    def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
         return replace(below, scale=self(below.scale), shift=self(below.shift))
 
 

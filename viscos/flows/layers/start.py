@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from viscos.core.errors import InputError
-from viscos.flows.layer import Affine, Layer
+from viscos.flows.bijection import Bijection
+from viscos.flows.layers.affine import Affine
 from viscos.flows.layers.whitening import Whitening
 
 STARTS = ("gaussian", "standardise", "none")
 
 
-def first_layers(start: str, shape: tuple[int, ...]) -> list[Layer]:
+def first_layers(start: str, shape: tuple[int, ...]) -> list[Bijection]:
     """`gaussian`: whitening by a Gaussian fitted to observed entries; `standardise`: each entry by its observed mean
     and deviation; `none`: nothing. Raises `InputError` for another word."""
     if start not in STARTS:

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
-from viscos.flows.layer import Closed
+from viscos.flows.bijection import ClosedForm
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator, SharedSymmetric
 from viscos.linear.gaussian import Gaussian
 
 
-class Whitening(Closed):
+class Whitening(ClosedForm):
     """x = W (y − μ) with W = Σ^(−1/2), symmetric positive definite.
 
     With it a flow starts as the Gaussian N(μ, Σ) instead of independent pixels. The symmetric root, rather than a
@@ -23,7 +23,7 @@ class Whitening(Closed):
     μ and Σ are estimated from observed entries only, and are not trained.
     """
 
-    plain = True
+    near_affine = True
     W: Tensor
     W_inverse: Tensor
     mean: Tensor
@@ -58,13 +58,13 @@ class Whitening(Closed):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
         return self(y), _InvertibleSymmetric(self.W, self.W_inverse, y.shape)
 
-    def ladj(self, y: Tensor, generator: Generators) -> tuple[Tensor, Tensor]:
+    def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self(y), self.log_det.expand(len(y))
 
     def inverse(self, x: Tensor) -> Solution:
         return Solution.exact(self._product(x, self.W_inverse) + self.mean)
 
-    def skeleton(self, below: AffineSkeleton) -> AffineSkeleton:
+    def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
         shift = -self._product(self.mean[None], self.W)
         if below.trivial:
             return AffineSkeleton(below.scale, shift, self.W, self.W_inverse)

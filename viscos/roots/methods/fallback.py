@@ -62,9 +62,9 @@ class Fallback:
 
 @dataclass(frozen=True)
 class ByFlow:
-    """`deep` for a flow that is dear as it stands (`Flow.dear`: a continuous one), `other` for every other.
+    """`deep` for a flow that is deep as it stands (`Bijection.deep`: a continuous one), `other` for every other.
 
-    One prepared by its columns of G is not dear any more: they precondition solves for y^H alone.
+    One prepared by its columns of G is so no more: they precondition solves for y^H alone.
     """
 
     deep: RootFinder
@@ -77,7 +77,7 @@ class ByFlow:
 
     def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …)."""
-        return (self.deep if getattr(equation.flow, "dear", False) else self.other).solve(equation, start)
+        return (self.deep if equation.flow.deep else self.other).solve(equation, start)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class OnData:
         data = DataEquation(equation.flow, equation.y, equation.hidden, equation.x)
         x = torch.where(equation.hidden, 0, equation.latent(start))
         found = replace(self.newton, tolerance=self.tolerance / 10).solve(data, x)
-        inverse = equation.flow.to_data(data.latent(found.value))
+        inverse = equation.flow.inverse(data.latent(found.value))
         z = torch.where(equation.hidden, inverse.value, 0)
         residual = equation.error(equation.residual(z))
         failed = torch.where(found.status == Status.CONVERGED, int(Status.STALLED), found.status)

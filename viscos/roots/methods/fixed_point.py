@@ -45,7 +45,7 @@ class AlternatingFixedPoint:
         """Solves the equation; without a `start` from y^H = f^H(0, x^H), as the paper does."""
         cost: Tensor | float = 0.0
         if start is None:
-            inverse = equation.flow.to_data(torch.where(equation.hidden, equation.x, 0))
+            inverse = equation.flow.inverse(torch.where(equation.hidden, equation.x, 0))
             start, cost = torch.where(equation.hidden, inverse.value, 0), inverse.evaluations
         solution = iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
         return replace(solution, evaluations=solution.evaluations + cost)
@@ -58,7 +58,7 @@ class AlternatingFixedPoint:
         self, problem: LatentEquation, z: Tensor, r: Tensor, state: _State
     ) -> tuple[Tensor, Tensor, Tensor, _State]:
         """One turn of the loop: an inverse for y^H, an evaluation for x^O, both mixed."""
-        inverse = problem.flow.to_data(torch.where(problem.hidden, problem.x, state.x))
+        inverse = problem.flow.inverse(torch.where(problem.hidden, problem.x, state.x))
         z = torch.where(problem.hidden, torch.lerp(z, inverse.value, state.mixing), 0)
         latent = problem.latent(z)
         x = torch.where(problem.hidden, 0, torch.lerp(state.x, latent, state.mixing))

@@ -1,0 +1,232 @@
+"""Chains of bijections, and what older checkpoints say of them: names of parameters, and the numbers that they give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from problems import F64, data, flow_named, masks, normal
+from torch import Tensor
+
+import viscos
+from viscos.core.rng import generator
+from viscos.flows import (
+    Affine,
+    Bijection,
+    Chain,
+    Flow,
+    continuous,
+    glow,
+    iresnet,
+    planar,
+    radial,
+    realnvp,
+    sylvester,
+)
+from viscos.linear import dense
+
+NAMES = ["image", "squeezed", "not square", "vector", "implicit", "planar", "realnvp, image", "continuous"]
+
+
+def nested(flow: Flow) -> Flow:
+    """The same bijections, in chains of chains."""
+    first, *layers = flow.layers
+    middle = len(layers) // 2
+    return Flow([Chain([first, Chain(layers[:middle])]), Chain(layers[middle:]), Chain([])], flow.shape)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chain_in_a_chain_is_one_chain(name):
+    flow = flow_named(name)
+    chain, y, v = nested(flow), data(flow), data(flow, seed=7)
+    assert chain.leaves() == list(flow.layers)
+    assert torch.equal(chain.to_latent(y), flow.to_latent(y))
+    torch.testing.assert_close(chain.log_prob(y), flow.log_prob(y), rtol=0, atol=1e-12)
+    for one, other in zip(chain.tangent(y, v), flow.tangent(y, v), strict=True):
+        assert torch.equal(one, other)
+    (x, G), (z, H) = chain.linearize(y), flow.linearize(y)
+    assert torch.equal(x, z) and torch.equal(G.mv(v), H.mv(v)) and torch.equal(G.rmv(v), H.rmv(v))
+    assert torch.equal(G.inverse().mv(v), H.inverse().mv(v)) and len(G.parts) == len(H.parts)
+    surrogates = [f.forward_and_ladj_surrogate(y, generator(1))[1] for f in (chain, flow)]
+    torch.testing.assert_close(*surrogates, rtol=0, atol=1e-12)
+    found, wanted = chain.to_data(v), flow.to_data(v)
+    assert torch.equal(found.value, wanted.value) and torch.equal(found.status, wanted.status)
+    torch.testing.assert_close(found.evaluations, wanted.evaluations)
+    assert torch.equal(chain.skeleton(y).apply(y), flow.skeleton(y).apply(y))
+    assert len(chain.branches()) == len(flow.branches()) and chain.network_layers == flow.network_layers
+
+
+@pytest.mark.parametrize("name", ["squeezed", "implicit", "continuous"])
+def test_a_chain_in_a_chain_is_conditioned(name):
+    flow = flow_named(name)
+    y, hidden = data(flow), masks(tuple(flow.shape))["random"]
+    for solver in ("anderson", "path"):
+        draws = [viscos.condition(f, y, ~hidden, solver=solver).sample(2) for f in (nested(flow), flow)]
+        assert (draws[0] - draws[1]).abs().max() < 1e-2
+
+
+def test_actnorms_of_a_chain_in_a_chain_are_initialised():
+    flow = nested(iresnet((5,), blocks=(2,), channels=4, start="none").double())
+    y = 3 + 2 * normal(64, 5)
+    x = flow.initialize(y)
+    assert torch.equal(x, flow.to_latent(y)) and (x.std(0, correction=0) - 1).abs().max() < 1e-6
+
+
+def test_a_continuous_flow_stands_behind_another_layer():
+    """It keeps its depth, and the path solver the states between its steps."""
+    inner, first = flow_named("continuous, image"), Affine((1, 4, 4)).double()
+    first.set_moments(normal(1, 4, 4), torch.full((1, 4, 4), 2.0, dtype=F64))
+    flow = Flow([first, inner], (1, 4, 4))
+    y = data(inner)
+    assert flow.deep and not Flow([first], (1, 4, 4)).deep
+    assert torch.equal(flow.to_latent(y), inner.to_latent(first(y)))
+    ladj = -16 * torch.tensor(2.0, dtype=F64).log()
+    torch.testing.assert_close(flow.log_prob(y), inner.log_prob(first(y)) + ladj)
+    assert len(flow.links(y).each) == 1 + len(inner.layers)
+    hidden = masks((1, 4, 4))["random"]
+    done = viscos.condition(flow, y, ~hidden).completions(3)
+    assert done.ok.all()
+    assert (flow.to_latent(done.draws[0]) - done.latents[0])[hidden].abs().max() < 2e-3
+
+
+def test_a_verdict_on_a_chain_is_the_worst_of_its_layers():
+    class Lossy(Bijection):
+        """Its inverse is right but for one item, and fails for another."""
+
+        def forward(self, y: Tensor) -> Tensor:
+            return 2 * y
+
+        def inverse(self, x: Tensor) -> viscos.Solution:
+            status, residual = torch.tensor([0, 0, 2]), x.new_tensor([0.0, 0.0, 0.5])
+            wrong = x / 2 + x.new_tensor([0.0, 0.1, 0.0])[:, None]
+            return viscos.Solution(wrong, status, residual, x.new_tensor([1.0, 2.0, 3.0]), status == 0)
+
+    flow = Flow([Affine((4,)), Chain([Lossy()])], (4,)).double()
+    x = normal(3, 4)
+    found, verified = flow.inverse(x), flow.to_data(x)
+    assert found.status.tolist() == [0, 0, 2] and found.residual.tolist() == [0.0, 0.0, 0.5]
+    assert verified.status.tolist() == [0, 2, 2]
+    torch.testing.assert_close(verified.residual, (flow(found.value) - x).abs().amax(1))
+    assert found.evaluations.tolist() == [1.0, 2.0, 3.0] and found.fallback.tolist() == [True, True, False]
+
+
+def test_a_flow_of_one_map_is_inverted_and_differentiated():
+    """`forward` alone is written; beyond `exact_below` the log-determinant is estimated, with the same probes."""
+
+    class Bend(Bijection):
+        def forward(self, y: Tensor) -> Tensor:
+            return y + 0.4 * torch.sin(y.roll(1, -1))
+
+    flow, y = Flow([Bend()], (3,)), normal(2, 3)
+    x, G = flow.linearize(y)
+    torch.testing.assert_close(flow.log_prob(y), flow.base_log_prob(x) + torch.linalg.slogdet(dense(G, y))[1])
+    assert flow.links(y) is None and (flow.to_data(x).value - y).abs().max() < 1e-9
+    wide, z = Flow([Bend()], (24,)), normal(2, 24)
+    assert torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z)[1])
+    assert not torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z, generator(1))[1])
+
+
+# ------------------------------------------------------------------------------------------------- older checkpoints
+
+FLOWS = {
+    "iresnet": lambda: iresnet((1, 4, 4), blocks=(1,), channels=2, start="gaussian", first_squeeze=True),
+    "implicit": lambda: iresnet((2,), blocks=(2,), channels=2, start="none", implicit=True, activation="elu"),
+    "planar": lambda: planar((2,), layers=1),
+    "radial": lambda: radial((2,), layers=1),
+    "sylvester": lambda: sylvester((2,), layers=1),
+    "sylvester, householder": lambda: sylvester((2,), layers=1, reflections=1),
+    "realnvp": lambda: realnvp((2,), blocks=(1,), channels=2),
+    "glow": lambda: glow((2,), blocks=(1,), channels=2),
+    "continuous": lambda: continuous((2,), steps=2, width=2),
+    "continuous, image": lambda: continuous((1, 4, 4), steps=1, width=2, start="none"),
+}
+OLDER = {
+    "iresnet": (
+        "layers.0.W,W_inverse,mean,log_det layers.2.branch.maps.0.weight,bias,u "
+        "layers.2.branch.maps.1.weight,bias,u layers.2.branch.maps.2.weight,bias,u "
+        "layers.2.branch.activations.1.raw layers.2.branch.activations.2.raw layers.3.shift,log_scale,initialized",
+        [-16.1130883762, -20.6698161943],
+    ),
+    "implicit": (
+        "layers.0.branch.maps.0.weight,bias,u layers.0.branch.maps.1.weight,bias,u "
+        "layers.0.branch.maps.2.weight,bias,u layers.1.shift,log_scale,initialized "
+        "layers.2.residual.branch.maps.0.weight,bias,u layers.2.residual.branch.maps.1.weight,bias,u "
+        "layers.2.residual.branch.maps.2.weight,bias,u layers.3.shift,log_scale,initialized",
+        [-1.8526147132, -3.5652321367],
+    ),
+    "planar": (
+        "layers.0.shift,log_scale,initialized layers.1.w,u,b",
+        [-2.6352053283, -3.3400006681],
+    ),
+    "radial": (
+        "layers.0.shift,log_scale,initialized layers.1.center,raw_alpha,raw_beta",
+        [-2.7514962777, -2.8662083677],
+    ),
+    "sylvester": (
+        "layers.0.shift,log_scale,initialized layers.1.upper,upper_inner,raw_inner,raw_product,b "
+        "layers.1.basis.parametrizations.weight.original",
+        [-3.0696666148, -2.934350274],
+    ),
+    "sylvester, householder": (
+        "layers.0.shift,log_scale,initialized layers.1.reflections,upper,upper_inner,raw_inner,raw_product,b",
+        [-2.9567248899, -3.2577215418],
+    ),
+    "realnvp": (
+        "layers.0.shift,log_scale,initialized layers.1.shift,log_scale,initialized layers.2.mask "
+        "layers.2.network.maps.0.weight,bias layers.2.network.maps.1.weight,bias "
+        "layers.2.network.maps.2.weight,bias layers.2.network.activations.1.raw "
+        "layers.2.network.activations.2.raw",
+        [-2.3918331234, -2.5982371799],
+    ),
+    "glow": (
+        "layers.0.shift,log_scale,initialized layers.1.W layers.2.mask layers.2.network.maps.0.weight,bias "
+        "layers.2.network.maps.1.weight,bias layers.2.network.maps.2.weight,bias "
+        "layers.2.network.activations.1.raw layers.2.network.activations.2.raw",
+        [-4.8054046776, -4.8603688207],
+    ),
+    "continuous": (
+        "layers.0.shift,log_scale,initialized velocity.clock.linear.weight,bias velocity.enter.weight,bias "
+        "velocity.refine.weight,bias velocity.leave.weight,bias velocity.modulate.0.weight,bias "
+        "velocity.modulate.1.weight,bias",
+        [-2.790055771, -3.3478172826],
+    ),
+    "continuous, image": (
+        "velocity.clock.linear.weight,bias velocity.enter.weight,bias velocity.scales.before.first.weight,bias "
+        "velocity.scales.before.second.weight,bias velocity.scales.before.modulate.weight,bias "
+        "velocity.scales.after.first.weight,bias velocity.scales.after.second.weight,bias "
+        "velocity.scales.after.modulate.weight,bias velocity.scales.down.weight,bias "
+        "velocity.scales.inner.before.first.weight,bias velocity.scales.inner.before.second.weight,bias "
+        "velocity.scales.inner.before.modulate.weight,bias velocity.scales.inner.after.first.weight,bias "
+        "velocity.scales.inner.after.second.weight,bias velocity.scales.inner.after.modulate.weight,bias "
+        "velocity.scales.narrow.weight,bias velocity.leave.weight,bias",
+        [-19.852944339, -20.0954236107],
+    ),
+}
+"""Of a checkpoint that an earlier viscos wrote: the order and names of what it holds, and log p of two items."""
+
+
+def state(flow: Flow) -> dict[str, Tensor]:
+    """Made up parameters under the names that the flow has."""
+    made = flow.state_dict()
+    for k, (name, value) in enumerate(made.items()):
+        if name.endswith("initialized"):
+            made[name] = torch.tensor(True)
+        elif not name.endswith(("mask", "layers.0.W", "W_inverse", "mean", "log_det")):
+            made[name] = 0.3 * torch.cos(1.0 + k + torch.arange(value.numel(), dtype=F64)).view_as(value)
+        if name.endswith(".u") and value.dim() > 1:
+            made[name] = made[name] / made[name].norm()
+    return made
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_older_checkpoints_give_the_numbers_that_they_gave(name):
+    torch.manual_seed(0)
+    flow, (held, log_p) = FLOWS[name]().double(), OLDER[name]
+    names = [
+        f"{module}.{part}"
+        for module, _, parts in (word.rpartition(".") for word in held.split())
+        for part in parts.split(",")
+    ]
+    assert list(flow.state_dict()) == names
+    flow.load_state_dict(state(flow))
+    y = torch.linspace(-1, 1.3, 2 * flow.shape.numel(), dtype=F64).view(2, *flow.shape)
+    torch.testing.assert_close(flow.log_prob(y), torch.tensor(log_p, dtype=F64), rtol=0, atol=1e-8)

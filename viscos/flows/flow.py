@@ -1,0 +1,114 @@
+"""What a flow is: a bijection between data and a latent that is standard normal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from viscos.core.errors import InputError
+from viscos.core.rng import Generators
+from viscos.core.solution import Solution, Status, item_max
+from viscos.flows.bijection import Bijection, root
+from viscos.flows.chain import Chain
+from viscos.roots import RootFinder
+
+
+class Flow(Chain):
+    """A chain of bijections from data to a standard normal latent, for items of a fixed `shape` if that is given.
+
+    A latent has the shape of its datum. g is `to_latent`, f is `to_data`, as in the paper.
+
+    Example:
+        >>> flow = Flow([Affine((3,))], (3,))
+        >>> flow.log_prob(torch.zeros(1, 3)).shape
+        torch.Size([1])
+    """
+
+    dense_below = 1024
+    """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
+    can_denoise = False
+    """Whether `denoised` does anything."""
+    trained_by_matching = False
+    """Whether complete data train it by `matching_loss`: its log-determinant then costs too much for every step."""
+
+    def __init__(self, layers: Iterable[Bijection], shape: Iterable[int] | None = None) -> None:
+        super().__init__(layers)
+        self.shape = None if shape is None else torch.Size(shape)
+
+    def to_latent(self, y: Tensor) -> Tensor:
+        """x = g(y) (B, …)."""
+        x: Tensor = self(y)
+        return x
+
+    @torch.no_grad()
+    def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
+        """y = f(x) by `inverse`, or with a `solver` the root of g(y) = x, with a verdict on each item.
+
+        `residual` is max |g(y) − x| at the end, evaluated once more without being counted; where it is above 1e-4
+        (1e-8 in double) times max(1, |x|), an item whose layers all converged is `STALLED` all the same.
+        """
+        if solver is not None:
+            return root(self, x, solver)
+        found = self.inverse(x)
+        residual = item_max(self(found.value) - x)
+        limit = (1e-8 if x.dtype == torch.float64 else 1e-4) * item_max(x).clamp_min(1)
+        off = found.converged & ~(residual <= limit)
+        return replace(found, status=torch.where(off, int(Status.STALLED), found.status), residual=residual)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log p(y) in nats (B,): the paper's equation 1."""
+        self.check(y)
+        x, ladj = self.forward_and_ladj(y)
+        return self.base_log_prob(x) + ladj
+
+    def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""
+        each = -0.5 * (x.square() + math.log(2 * math.pi))
+        return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
+
+    def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
+        """What training on complete data (B, …) makes small instead of −log p (B,), for `trained_by_matching`."""
+        raise NotImplementedError(f"{type(self).__name__} is not trained by matching")
+
+    def denoised(self, y: Tensor, noise: float) -> Tensor:
+        """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
+        return y
+
+    def select(self, index: Tensor) -> Flow:
+        """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
+        return self
+
+    def check(self, y: Tensor) -> None:
+        """Refuses data of the wrong shape or dtype with `InputError`, and a wrapped model that is no bijection."""
+        if self.shape is not None and y.shape[1:] != self.shape:
+            raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
+        if not y.is_floating_point():
+            raise InputError(f"data must be floating point, got {y.dtype}; convert with .float()")
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.dtype != y.dtype:
+            raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
+        if len(y) and self.unexamined():
+            self.examine(y[:4] if parameter is None else y[:4].to(parameter.device))
+
+    def autocast(self, dtype: torch.dtype | None) -> None:
+        """Lets the differentiable passes through residual branches run in `dtype`; None: in that of the data.
+
+        Solves, products with Jacobians, log-determinants and norms stay in that of the data, and so does all that is
+        evaluated without a gradient: a solve to a residual of 1e-3 cannot be had from numbers with three digits. Raises
+        `InputError` for a flow without such branches, or of so few entries that its Jacobian is written out.
+        """
+        assert self.shape is not None
+        large = [leaf for leaf in self.leaves() if self.shape.numel() > leaf.exact_below]
+        branches = [branch for leaf in large for branch in leaf.branches()]
+        if dtype is not None and not branches:
+            raise InputError("a lower precision is for large residual branches, which this flow has not; precision=32")
+        for branch in branches:
+            branch.autocast = dtype
+
+    def lipschitz(self) -> list[float]:
+        """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""
+        return [branch.lipschitz() for branch in self.branches()]
