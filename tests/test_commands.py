@@ -21,10 +21,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from viscos import runs
 from viscos.cli import main
-from viscos.cli.outline import choices
 from viscos.commands import progress
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
+from viscos.core.choices import names
 from viscos.data.mask_files import load_masks, mask_hash, save_masks
 from viscos.data.sources.registry import load
 from viscos.runs import checkpoint
@@ -227,13 +227,13 @@ def test_train_with_other_masks(words):
     assert (hidden == hidden[:1]).all()
 
 
-@pytest.mark.parametrize("solver", choices("solver"))
+@pytest.mark.parametrize("solver", names("solver"))
 def test_train_with_every_solver(solver):
     folder = viscos("train", *DEBUG, f"solver={solver}", "train_items=16", "test_items=4")
     assert figures(folder)["solver"]["failed"] == 0
 
 
-@pytest.mark.parametrize("lad", choices("lad"))
+@pytest.mark.parametrize("lad", names("lad"))
 def test_train_with_every_estimator(lad):
     viscos("train", *DEBUG, f"lad={lad}", "train_items=16", "test_items=4")
 
@@ -469,7 +469,7 @@ def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
 
 @pytest.mark.parametrize(
     "words",
-    [f"{part}={choice}" for part in ("posterior", "solver", "lad") for choice in choices(part)],
+    [f"{part}={choice}" for part in ("posterior", "solver", "lad") for choice in names(part)],
 )
 def test_impute_with_every_part(words, trained):
     small = NO_FIT if words.startswith("posterior=amortised") else TINY

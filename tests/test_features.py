@@ -121,7 +121,7 @@ def test_without_a_reference_the_record_says_why():
 
 def test_the_reference_of_a_run():
     """It sees all training images, however few of them a run learns from."""
-    digits, cpu = Dataset({"name": "digits", "root": None, "download": False}), torch.device("cpu")
+    digits, cpu = Dataset({"name": "digits"}), torch.device("cpu")
     assert isinstance(reference_of(digits, (1, 8, 8), None, cpu), str)
     reference = reference_of(digits, (1, 28, 28), None, cpu)
     assert isinstance(reference.extractor, MnistNet) and len(reference.train) == 1437

@@ -656,7 +656,12 @@ def test_only_the_command_line_names_a_factory(folder):
     description = {"factory": "factories:two"}
     with pytest.raises(InputError, match="conditioned here, not trained"):
         build(description, Flow, (2,))
-    state = {"config": {"flow": description}, "shape": [2], "classes": 0, "parts": {"posterior": None}}
+    state = {
+        "config": {"flow": description, "classifier": "latents"},
+        "shape": [2],
+        "classes": 0,
+        "parts": {"posterior": None},
+    }
     checkpoint.save("run.pt", state)
     with pytest.raises(InputError, match="conditioned here, not trained"):
         viscos.load("run.pt")

@@ -187,7 +187,7 @@ def test_jobs_side_by_side():
 def test_the_runs_behind_the_tables(monkeypatch, capsys):
     """Five rates without saying so; a rate or seeds that are given take their place."""
     seen = []
-    monkeypatch.setattr("viscos.cli.app.execute", lambda command, cfg, folder: seen.append((cfg, folder)))
+    monkeypatch.setattr("viscos.cli.app.execute", lambda command, cfg, folder, *rest: seen.append((cfg, folder)))
     words = ["train", "--multirun", "experiment=mnist_tables"]
     assert main(words) == 0
     assert [cfg["missing"] for cfg, _ in seen] == [0.5, 0.6, 0.7, 0.8, 0.9]

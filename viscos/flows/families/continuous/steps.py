@@ -87,7 +87,7 @@ class IntegratorStep(Bijection):
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
-        """By Anderson acceleration of y ← x − h(y), begun with the integrator's step back in time."""
+        """Solves for y by Anderson acceleration of y ← x − h(y), begun with the integrator's step back in time."""
         back = x + self.method.increment(self._velocity, x, self.end, self.start)
         solver = anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=60)
         found = solver.solve(_Inversion(self, x), back)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from viscos.linear import LinearOperator
 
 
 class UNetVelocity(Velocity):
-    """For images (B, C, H, W): residual blocks at up to three scales, and back up with skip sums.
+    """A U-Net for images (B, C, H, W): residual blocks at up to three scales, and back up with skip sums.
 
     As in Ronneberger, Fischer and Brox (2015), on patches of 2 × 2 pixels where the sizes are even: a flow evaluates it
     some dozen times, so it has to be cheap. Without normalisation layers its Jacobian is convolutions and slopes.
@@ -134,7 +134,7 @@ class _Scale(nn.Module):
         return F.conv2d(v, self.down.weight, stride=2, padding=1)
 
     def up(self, low: Tensor, like: Tensor) -> Tensor:
-        """From the scale below to the size of `like`."""
+        """Features of the scale below, in the size of `like`."""
         return F.interpolate(low, size=like.shape[2:])
 
 

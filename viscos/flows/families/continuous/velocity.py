@@ -46,7 +46,7 @@ class Clock(nn.Module):
 
 
 class DenseVelocity(Velocity):
-    """For vectors (B, d): two hidden layers, whose units the time scales and shifts."""
+    """A network for vectors (B, d): two hidden layers, whose units the time scales and shifts."""
 
     def __init__(self, d: int, width: int) -> None:
         super().__init__()
