@@ -18,7 +18,7 @@ Word = str | int
 
 OWNERS = {
     "mask.side": "viscos.data.masks.SIDES",
-    "flow.activation": "viscos.flows.layers.lipschitz.ACTIVATIONS",
+    "flow.activation": "viscos.flows.layers.activations.ACTIVATIONS",
     "flow.start": "viscos.flows.layers.start.STARTS",
     "flow.method": "viscos.flows.families.continuous.runge_kutta.METHODS",
     "teach": "viscos.train.plan.TEACH",

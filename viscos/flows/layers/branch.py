@@ -32,7 +32,7 @@ class Branch(nn.Module):
         return z.reshape(y.shape) if self.flat else z
 
     def _precision(self, y: Tensor) -> AbstractContextManager[Any]:
-        """The precision of a differentiable pass: lower where that was allowed. The maps' norms are taken before, in the full one."""
+        """The precision of a differentiable pass: lower where allowed, after the maps' norms in the full one."""
         lower = self.autocast is not None and torch.is_grad_enabled()
         return torch.autocast(y.device.type, self.autocast) if lower else nullcontext()
 
