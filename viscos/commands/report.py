@@ -20,6 +20,11 @@ from viscos.report.completions import completions_table, scores_table, why_no_fi
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 
+_POINTS = 500
+"""Test points that a density is drawn with."""
+_ROWS = 4096
+"""Points whose density is computed together."""
+
 
 def save_grid(
     path: Path,
@@ -72,9 +77,9 @@ def save_density(path: Path, flow: Flow, test: Data, scaling: Scaling | None) ->
     return True
 
 
-def plane(flow: Flow, test: Data, scaling: Scaling | None, points: int = 500) -> Plane:
+def plane(flow: Flow, test: Data, scaling: Scaling | None) -> Plane:
     """The density of a flow over the plane, in the data's own units, and some test points without holes."""
-    whole = test.values[test.known.all(1)][:points]
+    whole = test.values[test.known.all(1)][:_POINTS]
     names = test.columns if isinstance(test, Vectors) and test.columns else ("first coordinate", "second coordinate")
     if scaling is None:
         return Plane(lambda y: _log_prob(flow, y), whole, names)
@@ -84,9 +89,9 @@ def plane(flow: Flow, test: Data, scaling: Scaling | None, points: int = 500) ->
 
 
 @torch.no_grad()
-def _log_prob(flow: Flow, y: Tensor, rows: int = 4096) -> Tensor:
+def _log_prob(flow: Flow, y: Tensor) -> Tensor:
     like = next(flow.parameters())
-    return torch.cat([flow.log_prob(part.to(like)).cpu() for part in y.split(rows)])
+    return torch.cat([flow.log_prob(part.to(like)).cpu() for part in y.split(_ROWS)])
 
 
 def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, count: int = 64) -> Tensor:

@@ -15,6 +15,9 @@ from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Posterior
 from viscos.train.classifier import Classifier, CompletionClassifier, make_classifier
 
+_SAMPLE = 512
+"""Items from which a flow's layers take what depends on the data, such as the scales of ActNorm."""
+
 
 class Model(nn.Module):
     """Flow, inference network (absent after training on complete data) and classifier (absent without labels)."""
@@ -28,7 +31,7 @@ class Model(nn.Module):
         self.flow, self.posterior, self.classifier = flow, posterior, classifier
 
     @torch.no_grad()
-    def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian, sample: int = 512) -> None:
+    def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian) -> None:
         """Sets all that depends on the data before training, from observed entries (N, …) alone."""
         first = self.flow.layers[0]
         if isinstance(first, Whitening):
@@ -38,7 +41,7 @@ class Model(nn.Module):
             first.set_moments(gaussian.mean.view_as(first.shift), deviation.view_as(first.shift))
         if self.posterior is not None:
             self.posterior.prepare(values, observed, gaussian)
-        noise = torch.randn(min(sample, len(values)), len(gaussian.mean), generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(min(_SAMPLE, len(values)), len(gaussian.mean), generator=torch.Generator().manual_seed(0))
         rows = slice(0, len(noise))
         complete = gaussian.conditional_sample(values[rows], observed[rows], noise.to(values.device))
         self.flow.initialize(complete.to(values.dtype))
