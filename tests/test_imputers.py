@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from problems import normal
 
+from viscos.commands.assemble.measuring import FromTraining
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.vectors import Vectors
 from viscos.flows import Affine, Flow
-from viscos.imputers import STANDARD, FlowImputer, GaussianImputer, Imputer, Kind, MeanImputer, NetworkImputer
+from viscos.imputers import (
+    OTHERS,
+    STANDARD,
+    FlowImputer,
+    ForestImputer,
+    GaussianImputer,
+    Imputer,
+    IterativeImputer,
+    Kind,
+    MeanImputer,
+    MedianImputer,
+    NeighboursImputer,
+    NetworkImputer,
+)
 from viscos.inference import Completions, impute
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import em_gaussian
@@ -182,7 +197,101 @@ def nearest(rows):
 
 
 def test_labels_are_said_once_and_keys_do_not_collide():
-    keys = [kind.key for imputer in STANDARD for kind in imputer.kinds()] + [TRUTH]
-    assert len(set(keys)) == len(keys) and kinds.LABELS.keys() == set(keys) - {TRUTH}
+    keys = [kind.key for imputer in (*STANDARD, *OTHERS) for kind in imputer.kinds()] + [TRUTH]
+    assert len(set(keys)) == len(keys) and kinds.LABELS.keys() < set(keys) - {TRUTH}
     assert kinds.labels([{"labels": {"mean": "mine", "knn": "nearest"}}])["mean"] == kinds.LABELS["mean"]
     assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"
+
+
+# ----------------------------------------------------------------------------------------------------- scikit-learn's
+
+
+def columnwise() -> dict[str, Imputer]:
+    """Those of scikit-learn, small, fitted to a correlated table."""
+    made = MedianImputer(), NeighboursImputer(5), IterativeImputer(), ForestImputer(rounds=2, trees=8)
+    return {imputer.name: imputer.fit(TABLE) for imputer in made}
+
+
+MIXED = normal(400, 3, seed=4) @ torch.tensor([[1.0, 0.9, 0.2], [0.0, 0.4, 0.5], [0.0, 0.0, 0.8]], dtype=torch.float64)
+HOLES = torch.rand(400, 3, generator=torch.Generator().manual_seed(6)) < 0.3
+TABLE = IncompleteData(MIXED.float(), ~HOLES)
+
+
+def error(done):
+    return float((done.mean() - MIXED.float())[HOLES].square().mean().sqrt())
+
+
+def test_medians_are_of_observed_entries_alone():
+    done = MedianImputer().fit(TABLE).impute(TABLE.batch(torch.arange(400)))
+    for column in range(3):
+        seen = TABLE.values[TABLE.observed[:, column], column].double().numpy()
+        filled = done.mean()[HOLES[:, column], column]
+        torch.testing.assert_close(filled, torch.full_like(filled, float(np.median(seen))))
+
+
+def test_neighbours_are_the_nearest_over_what_both_observe():
+    """By hand: three neighbours, distances over the entries that both items have, those that lack the entry passed."""
+    values = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 2.0], [5.0, 5.0, 9.0], [0.1, 0.1, 0.0]])
+    observed = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 0]]).bool()
+    imputer = NeighboursImputer(2).fit(IncompleteData(values, observed))
+    done = imputer.impute(incomplete(torch.tensor([[0.2, 0.0, 7.0]]), torch.tensor([[True, True, False]])))
+    assert float(done.mean()[0, 2]) == pytest.approx(1.5)
+
+
+def test_chained_regressions_come_near_the_conditional_mean_of_a_gaussian():
+    batch, gaussian = TABLE.batch(torch.arange(400)), GaussianImputer().fit(TABLE)
+    chained = error(IterativeImputer().fit(TABLE).impute(batch))
+    exact, naive = error(gaussian.impute(batch)), error(MeanImputer().fit(TABLE).impute(batch))
+    assert exact * 0.97 < chained < exact * 1.03 < naive
+
+
+def test_forests_know_what_is_no_line():
+    x = torch.linspace(-2, 2, 300)
+    values, observed = torch.stack([x, x.square()], 1), torch.ones(300, 2, dtype=torch.bool)
+    observed[::5, 1] = False
+    data = IncompleteData(values, observed)
+    batch = data.batch(torch.arange(0, 300, 5))
+    found = ForestImputer(rounds=2, trees=20).fit(data).impute(batch).mean()[:, 1]
+    line = IterativeImputer().fit(data).impute(batch).mean()[:, 1]
+    truth = values[::5, 1]
+    assert float((found - truth).abs().max()) < 0.4 < float((line - truth).abs().max())
+
+
+@pytest.mark.parametrize("name", ["median", "knn", "iterative", "forest"])
+def test_what_all_of_them_keep(name):
+    imputer, batch = columnwise()[name], TABLE.batch(torch.arange(400))
+    done = imputer.impute(batch, 3)
+    assert imputer.name == name and len(done.draws) == 1 and done.mean().dtype == torch.float32
+    assert done.mean().isfinite().all() and torch.equal(done.mean()[~HOLES], TABLE.values[~HOLES])
+    alone = imputer.impute(batch.select(slice(7, 9))).mean()
+    torch.testing.assert_close(alone, done.mean()[7:9])
+    with pytest.raises(InputError, match="fitted to"):
+        imputer.impute(incomplete(VALUES[:, :2], OBSERVED[:, :2]))
+
+
+def test_refusals_of_scikit_learns():
+    for made in (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer):
+        with pytest.raises(InputError, match="call fit first"):
+            made().impute(BATCH)
+        with pytest.raises(InputError, match="rows is 0"):
+            made(rows=0)
+    for make in (lambda: NeighboursImputer(0), lambda: IterativeImputer(0), lambda: ForestImputer(trees=0)):
+        with pytest.raises(InputError, match="1 or more"):
+            make()
+
+
+def test_images_are_rows_and_an_entry_that_nobody_observes_gets_zero():
+    values, observed = torch.rand(12, 1, 2, 2), torch.rand(12, 1, 2, 2) > 0.3
+    observed[:, 0, 1, 1] = False
+    data = IncompleteData(values, observed)
+    done = NeighboursImputer(3).fit(data).impute(data.batch(torch.arange(12)))
+    assert done.draws.shape == (1, 12, 1, 2, 2) and (done.mean()[:, 0, 1, 1] == 0).all()
+
+
+def test_they_are_chosen_by_name():
+    known = FromTraining(None, None, lambda: TABLE)
+    for kind in OTHERS:
+        assert type(known.imputer(kind.name)) is kind
+    assert known.imputer("mean") is None and known.imputer("gaussian") is None, "of a run that does not know them"
+    with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, or"):
+        known.imputer("nearest")

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 import viscos
+import viscos.configs
 from viscos.cli import main
 from viscos.core.errors import InputError
 
@@ -25,14 +26,14 @@ from torch import nn
 
 from viscos.data.masks import Mask
 from viscos.data.vectors import Vectors
-from viscos.flows import Closed, Flow
+from viscos.flows import ClosedForm, Flow
 from viscos.flows.layers.start import first_layers
 from viscos.imputers import Imputer
 from viscos.posteriors import Diagonal
 from viscos.roots import anderson
 
 
-class Ripple(Closed):
+class Ripple(ClosedForm):
     def __init__(self, shape):
         super().__init__()
         self.size = nn.Parameter(torch.zeros(shape))
@@ -43,7 +44,7 @@ class Ripple(Closed):
     def forward(self, y):
         return y + torch.tanh(self.size) * torch.sin(y)
 
-    def ladj(self, y, generator):
+    def forward_and_ladj(self, y, generator=None):
         return self(y), self._slope(y).log().flatten(1).sum(1)
 
 
@@ -264,7 +265,8 @@ def test_a_part_is_two_files_and_a_figure_is_one(tmp_path):
     """In a copy of the package, on which nothing else is changed: train, impute, time and draw with what was added."""
     pytest.importorskip("matplotlib")
     copy = tmp_path / "copy"
-    shutil.copytree(ROOT, copy / "viscos", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT, copy / "viscos", ignore=shutil.ignore_patterns("__pycache__", "configs"))
+    shutil.copytree(Path(viscos.configs.__path__[0]), copy / "viscos/configs")  # beside the package in a source tree
     for name, text in ADDED.items():
         assert not (copy / name).exists()
         (copy / name).write_text(text)

@@ -1,9 +1,13 @@
 """What completes items with holes: flows, and what needs none, behind one interface."""
 
+from viscos.imputers.forest import ForestImputer as ForestImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer
 from viscos.imputers.imputer import Imputer as Imputer
 from viscos.imputers.imputer import Kind as Kind
+from viscos.imputers.iterative import IterativeImputer as IterativeImputer
 from viscos.imputers.mean import MeanImputer as MeanImputer
+from viscos.imputers.median import MedianImputer as MedianImputer
+from viscos.imputers.neighbours import NeighboursImputer as NeighboursImputer
 from viscos.imputers.network import NetworkImputer as NetworkImputer
 from viscos.imputers.viscos import FlowImputer as FlowImputer
 from viscos.imputers.viscos import UnfittedImputer as UnfittedImputer
@@ -15,4 +19,6 @@ STANDARD: tuple[type[Imputer], ...] = (
     GaussianImputer,
     MeanImputer,
 )
-"""Those of this package, in the order in which tables show them."""
+"""Those that every run is measured beside, in the order in which tables show them."""
+OTHERS: tuple[type[Imputer], ...] = (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer)
+"""Those that are measured where they are asked for."""

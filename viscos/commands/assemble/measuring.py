@@ -17,7 +17,7 @@ from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.evaluate import Protocol, evaluate, standard_metrics
-from viscos.imputers import GaussianImputer, Imputer, MeanImputer
+from viscos.imputers import OTHERS, GaussianImputer, Imputer, MeanImputer
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
 from viscos.linear.gaussian import Gaussian
@@ -59,13 +59,20 @@ class FromTraining:
     """The training data as the model saw them, loaded when an imputer has to be fitted to them."""
 
     def imputer(self, name: str) -> Imputer | None:
-        """The imputer called `name`, or the class of that dotted path, fitted; None if the run cannot tell."""
+        """The imputer called `name`, or the class of that dotted path, fitted; None if the run cannot tell.
+
+        Raises `InputError` if there is none of that name.
+        """
         if name == "mean":
             return None if self.means is None else MeanImputer(self.means)
         if name == "gaussian":
             return None if self.gaussian is None else GaussianImputer(self.gaussian)
+        named = {kind.name: kind for kind in OTHERS}
+        if name in named:
+            return named[name]().fit(self.data())
         if "." not in name:
-            raise InputError(f"imputers has {name!r}; choose {' or '.join(BESIDE)}, or the dotted path of a class")
+            known = ", ".join((*BESIDE, *named))
+            raise InputError(f"imputers has {name!r}; choose from {known}, or give the dotted path of a class")
         return build({"_target_": name}, Imputer).fit(self.data())
 
 

@@ -1,0 +1,53 @@
+"""scikit-learn's imputers, which see items as rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
+from viscos.data.incomplete import IncompleteData
+from viscos.imputers.imputer import Imputer
+from viscos.inference import Completions
+
+
+class ColumnwiseImputer(Imputer):
+    """Completes items by an imputer of scikit-learn, fitted to the first `rows` training items; one completion each.
+
+    An entry that no training item observes gets zero, as scikit-learn has it for empty columns.
+    """
+
+    def __init__(self, rows: int = 10_000) -> None:
+        if rows < 1:
+            raise InputError(f"{self.name}: rows is {rows}; give the number of training items to fit to, 1 or more")
+        self.rows = rows
+        self.fitted: Any = None
+        self.shape: torch.Size | None = None
+
+    def estimator(self) -> Any:
+        """A fresh imputer of scikit-learn."""
+        raise NotImplementedError
+
+    def fit(self, data: IncompleteData) -> ColumnwiseImputer:
+        self.shape = torch.Size(data.shape)
+        self.fitted = self.estimator().fit(_table(data.values[: self.rows]))
+        return self
+
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
+        if self.fitted is None:
+            raise InputError(f"the {self.label} imputer has seen no data; call fit first")
+        if batch.values.shape[1:] != self.shape:
+            seen = tuple(batch.values.shape[1:])
+            raise InputError(f"items have shape {seen}; this imputer was fitted to {tuple(self.shape or ())}")
+        found = torch.from_numpy(np.ascontiguousarray(self.fitted.transform(_table(batch.values))))
+        completed = batch.filled(found.view(batch.values.shape).to(batch.values))
+        return Completions.exact(completed[None], completed)
+
+
+def _table(values: Tensor) -> np.ndarray:
+    """Items (n, …) as rows of float64 with NaN in the holes."""
+    return values.flatten(1).double().cpu().numpy()
