@@ -30,7 +30,7 @@ RECORD = {
     },
     "fid": {"mean": {"value": 24.3}, "draw": {"value": None}, "real": {"value": 3.09}},
     "accuracy_complete": {"mean": {"value": 0.5}, "draw": {"value": 0.25}, "real": {"value": 0.9922}},
-    "accuracy": {"value": 0.75},
+    "accuracy": {"value": 0.75, "classifier": "trained along, on latents"},
 }
 
 
@@ -42,7 +42,7 @@ def test_a_table_of_completions():
         "  viscos, one draw                 0.2425   0.2400 ± 0.0500   0.2370 to 0.2430                   0.2500",
         "  Gaussian conditional, one draw   0.2600            0.2500",
         "  the complete test images                                                            3.0900     0.9922",
-        "accuracy                    0.7500, of the classifier trained along",
+        "accuracy                    0.7500, of the classifier trained along, on latents",
     ]
 
 

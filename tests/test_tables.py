@@ -20,7 +20,7 @@ RECORD = {
     "mask_hash": "0123",
     "seed": 0,
     "config": {"missing": 0.5, "seed": 0, "mask": RANDOM, "flow": {"channels": 32}, "max_steps": None},
-    "accuracy": {"value": 0.95},
+    "accuracy": {"value": 0.95, "classifier": "trained along, on the inference network's own completions and masks"},
     "rmse": {"mean": {"pooled": 0.1}, "draw": {"pooled": 0.14}, "gaussian_mean": {"pooled": 0.11}},
 }
 EXTRACTOR = {"extractor_sha256": "ab" * 32}
@@ -65,7 +65,7 @@ MARKDOWN = """\
 | missing | 0.5 | 0.6 | 0.7 | 0.8 | 0.9 |
 | --- | --- | --- | --- | --- | --- |
 | VISCOS (paper) | 0.9616 | 0.9588 | 0.9485 | 0.9355 | 0.886 |
-| viscos | 0.9500 ± 0.0141 | — | — | — | 0.8000 |
+| viscos, classifier on its network's completion, without the flow | 0.9500 ± 0.0141 | — | — | — | 0.8000 |
 
 **Top-1 accuracy of a classifier that was trained on complete images, on the completions** (higher is better)
 
@@ -149,36 +149,169 @@ def test_latex(capsys):
     put("runs", **{name: changed(record, dataset="digits") for name, record in SEEDS.items()})
     text = printed(capsys, "runs=runs", "format=latex")
     behind, _, rest = text.partition("\n\n")
-    assert behind == "% 2 runs on digits, 10000 test items, seeds 0, 1; mean +- standard deviation over the seeds"
-    assert rest.startswith(r"""\begin{table}
+    assert behind.splitlines() == [
+        "% 2 runs on digits, 10000 test items, seeds 0, 1; mean +- standard deviation over the seeds",
+        r"% \usepackage{booktabs} in the preamble",
+    ]
+    assert rest.startswith(
+        r"""\begin{table}
 \centering
+\caption{Top-1 accuracy of a classifier that was trained along, on incomplete images """
+        r"""(higher is better; the best in bold).}
+\label{tab:accuracy}
 \begin{tabular}{lc}
-\hline
+\toprule
 missing & 0.5 \\
-\hline
-viscos & 0.9500 $\pm$ 0.0141 \\
-\hline
+\midrule
+viscos, classifier on its network's completion, without the flow & \textbf{0.9500 $\pm$ 0.0141} \\
+\bottomrule
 \end{tabular}
-\caption{Top-1 accuracy of a classifier that was trained along, on incomplete images (higher is better).}
 \end{table}
-""")
+"""
+    )
     assert r"mean imputation & -- \\" in text and text.isascii()
+
+
+def test_the_best_of_each_column_is_bold(capsys):
+    """Of those that the same network judged; the complete images are no method."""
+    draw = changed(AT_90, accuracy_complete={"draw": {"value": 0.7}, "mean": {"value": 0.7}, "real": {"value": 0.99}})
+    put("runs", a=draw)
+    lines = printed(capsys, "runs=runs", "format=latex").splitlines()
+    for row in (
+        r"MCFlow (paper) & \textbf{0.985} & \textbf{0.979} & \textbf{0.963} & \textbf{0.905} & \textbf{0.705} \\",
+        r"viscos, one draw & -- & -- & -- & -- & \textbf{0.7000} \\",
+        r"viscos, posterior mean & -- & -- & -- & -- & \textbf{0.7000} \\",  # what is equally good is bold too
+        r"viscos, one draw & -- & -- & -- & -- & \textbf{1.250} \\",  # another network than that of the paper's 6.325
+        r"the complete test images & -- & -- & -- & -- & 0.500 \\",
+        r"viscos, one draw & -- & -- & -- & -- & 0.1400 \\",
+        r"Gaussian conditional, mean & -- & -- & -- & -- & \textbf{0.1100} \\",
+    ):
+        assert row in lines
+    fid = next(line for line in lines if line.startswith(r"\caption{FID"))
+    assert "(lower is better; the best by each network in bold)" in fid
+    rows = [number for number, line in enumerate(lines) if line == r"\midrule"]
+    assert lines[rows[1] - 1].startswith("VISCOS") and lines[rows[1] + 1].startswith("viscos"), "a rule between both"
+
+
+def test_nearer_is_better_where_the_table_says_so(capsys):
+    scores = changed(SCORED, spread_skill={"draw": {"value": 1.2}, "gaussian_draw": {"value": 0.9}}, dataset="digits")
+    put("runs", a=scores)
+    lines = printed(capsys, "runs=runs", "format=latex").splitlines()
+    assert r"Gaussian conditional, draws & \textbf{0.900} \\" in lines and r"viscos, draws & 1.200 \\" in lines
+    assert r"Gaussian conditional, draws & \textbf{0.610} \\" in lines and r"viscos, draws & 0.580 \\" in lines
+
+
+def test_labels_of_ones_own_are_escaped(capsys):
+    own = changed(RECORD, labels={"own": r"R&D_1 #2 $x$ {a} ~ ^ \b 5 % | c"}, rmse__own={"pooled": 0.1})
+    put("runs", a=own)
+    escaped = r"R\&D\_1 \#2 \$x\$ \{a\} \textasciitilde{} \textasciicircum{} \textbackslash{}b 5 \% | c & "
+    assert escaped in printed(capsys, "runs=runs", "format=latex")
+    assert r"| R&D_1 #2 $x$ {a} ~ ^ \b 5 % \| c | " in printed(capsys, "runs=runs")
 
 
 def test_csv(capsys):
     put("runs", a=AT_90)
     lines = printed(capsys, "runs=runs", "format=csv").splitlines()
-    assert lines[0] == "table,method,source,missing,value,standard_deviation"
-    assert lines[5:7] == ["accuracy,VISCOS,paper,0.9,0.886,", "accuracy,viscos,run,0.5,,"]
-    assert 'fid,"viscos, one draw",run,0.9,1.250,' in lines and "rmse,PL-MCMC,paper,0.6,0.1585," in lines
+    along = '"viscos, classifier on its network\'s completion, without the flow"'
+    assert lines[0] == "table,method,source,missing,value,standard_deviation,n,seeds,extractor,mark"
+    assert lines[5:7] == ["accuracy,VISCOS,paper,0.9,0.886,,10000,,,", f"accuracy,{along},run,0.5,,,,,,"]
+    assert f'fid,"viscos, one draw",run,0.9,1.250,,10000,0,{"ab" * 32},' in lines
+    assert "fid,PL-MCMC,paper,0.6,5.7,,10000,,unpublished," in lines
+    assert "rmse,PL-MCMC,paper,0.6,0.1585,,10000,,," in lines
     assert len(lines) == 1 + 5 * sum(len(table.rows) for table in tables.tables(records.read(["runs"])))
+
+
+def test_csv_of_several_seeds(capsys):
+    failed = changed(SEEDS["b"], rmse__mean={"pooled": 0.1, "items": 9990, "failed_items_left_out": 10})
+    put("runs", a=SEEDS["a"], b=failed)
+    lines = printed(capsys, "runs=runs", "format=csv").splitlines()
+    assert 'rmse,"viscos, posterior mean",run,0.5,0.1000,0.0000,9990-10000,0 1,,' in lines
+
+
+# ------------------------------------------------------------------------------------------------ what sets cells apart
+
+FEW = changed(
+    RECORD | FID,
+    items=100,
+    fid__draw__items=100,
+    fid__real__items=100,
+    rmse__draw={"pooled": 0.14, "items": 90, "failed_items_left_out": 10},
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ("markdown", ["| viscos, one draw | 1.250 (a) |", "\n(a) of 100 images, and FID is larger of fewer.\n"]),
+        ("latex", [r"viscos, one draw & 1.250 (a) &", "(a) of 100 images, and FID is larger of fewer.}"]),
+        ("csv", [f'0.5,1.250,,100,0,{"ab" * 32},"of 100 images, and FID is larger of fewer"']),
+    ],
+)
+def test_an_fid_of_few_items_is_marked_beside_a_printed_one_of_many(form, says, capsys):
+    put("runs", a=FEW)
+    text = printed(capsys, "runs=runs", f"format={form}")
+    assert not [each for each in says if each not in text], text
+    assert text.count("FID is larger of fewer") == (2 if form == "csv" else 1)
+
+
+def test_an_fid_of_few_items_alone_needs_no_mark(capsys):
+    put("runs", a=changed(FEW, dataset="digits"))
+    assert "FID is larger" not in printed(capsys, "runs=runs")
+    put("other", a=changed(FEW, dataset="digits", fid__draw__items=90))
+    assert "| viscos, one draw | 1.250 (a) |" in printed(capsys, "runs=other"), "beside the complete images"
+
+
+def test_figures_of_a_selection_are_marked(capsys):
+    put("runs", a=FEW)
+    text = printed(capsys, "runs=runs")
+    assert "| viscos, one draw | 0.1400 (a) |" in text
+    assert "\n(a) without the 10 % of items whose solves failed.\n" in text
+    put("few", a=changed(FEW, rmse__draw={"pooled": 0.14, "items": 99, "failed_items_left_out": 1}))
+    assert "whose solves failed" not in printed(capsys, "runs=few")
+
+
+def test_intervals_of_another_level_than_the_titles_are_marked(capsys):
+    """Of fewer draws: their nominal level is 0.6, the title's is 0.9."""
+    low = changed(SCORED, dataset="digits")
+    high = changed(far(low), coverage={"draw": {"value": 0.88, "nominal": 0.9}})
+    put("runs", a=low, b=high)
+    text = printed(capsys, "runs=runs")
+    assert "the central 90 % interval of draws** (nearer to 0.90 is better)" in text
+    assert "| viscos, draws | 0.580 (a) | 0.880 |" in text and "\n(a) of 60 % intervals.\n" in text
+    latex = printed(capsys, "runs=runs", "format=latex")
+    assert r"viscos, draws & 0.580 (a) & \textbf{0.880} \\" in latex, "and does not compete"
+    assert 'coverage,"viscos, draws",run,0.5,0.580,,10000,0,,of 60 % intervals' in (
+        printed(capsys, "runs=runs", "format=csv").splitlines()
+    )
+    put("seeds", a=low, b=changed(high, seed=1, config__missing=0.5, mask_hash="1"))
+    assert "(a) of 60 % and 90 % intervals." in printed(capsys, "runs=seeds")
+
+
+@pytest.mark.parametrize(
+    ("classifier", "config", "label"),
+    [
+        ("trained along, on latents", {"held_out": 0.2}, "classifier on latents"),
+        (
+            "trained along, on completions and masks",
+            {"held_out": 0.2},
+            "classifier on its network's completion, without",
+        ),
+        ("trained along, on completions and masks", {"held_out": 0.0}, "classifier on draws"),
+        (None, {"held_out": 0.2}, "classifier trained along"),
+    ],
+)
+def test_the_row_of_the_classifier_trained_along_says_what_it_saw(classifier, config, label, capsys):
+    accuracy = {"value": 0.95} if classifier is None else {"value": 0.95, "classifier": classifier}
+    put("runs", a=changed(RECORD, accuracy=accuracy, config__posterior=config))
+    text = printed(capsys, "runs=runs")
+    assert f"| viscos, {label}" in text.split("**Top-1")[1] and "| viscos | " not in text
 
 
 def test_rates_that_the_paper_has_not_are_columns_of_their_own():
     put("runs", a=changed(RECORD, config__missing=0.95), b=RECORD)
     *_, rmse = tables.tables(records.read(["runs"]))
     assert rmse.rates == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    assert rmse.rows[0].figures[-1] is None and rmse.rows[4].figures[-1] == ("0.1000", None)
+    assert rmse.rows[0].figures[-1] is None and rmse.rows[4].figures[-1].mean == "0.1000"
 
 
 def test_the_paper_says_nothing_of_other_data():
@@ -277,14 +410,18 @@ def test_scores_beside_an_older_record_without_them(capsys):
     put("runs", a=changed(SCORED, dataset="digits"), b=changed(AT_90, dataset="digits"))
     assert printed(capsys, "runs=runs").endswith(SCORES)
     text = printed(capsys, "runs=runs", "format=latex")
-    assert r"the central 60 \% interval of draws (nearer to 0.60 is better)." in text and text.isascii()
-    assert 'spread_skill,"viscos, draws",run,0.5,0.930,' in printed(capsys, "runs=runs", "format=csv").splitlines()
+    assert r"the central 60 \% interval of draws (nearer to 0.60 is better; the best in bold)." in text
+    assert text.isascii()
+    assert (
+        'spread_skill,"viscos, draws",run,0.5,0.930,,10000,0,,'
+        in printed(capsys, "runs=runs", "format=csv").splitlines()
+    )
 
 
 def test_scores_have_tables_beside_the_papers_and_in_other_units(capsys):
     put("runs", a=changed(SCORED, rmse__mean={"pooled": 0.1, "unit": "standard deviations"}))
     *_, energy, _, coverage = tables.tables(records.read(["runs"]))
-    assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].figures[0] == ("3.1235", None)
+    assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].figures[0].mean == "3.1235"
     assert "hidden entries" in energy.spec.title and "hidden entries" in coverage.spec.title
 
 
@@ -331,30 +468,34 @@ def test_each_kind_of_flow_has_rows_of_its_own(capsys):
     put("runs", a=CONTINUOUS, b=RESIDUAL, c=at_90)
     text = printed(capsys, "runs=[runs/a,runs/b,runs/c]", "save=kept")
     assert text.endswith(FLOWS)
-    assert "| viscos, residual flow | 0.9500 | — |\n| viscos, continuous flow | 0.9700 | 0.9700 |\n" in text
+    saw = "classifier on its network's completion, without the flow"
+    assert (
+        f"| viscos, residual flow, {saw} | 0.9500 | — |\n| viscos, continuous flow, {saw} | 0.9700 | 0.9700 |" in text
+    )
     kept = sorted(path.name for path in Path("kept").iterdir())
     both = "missing_0.5-seed_0-continuous.json", "missing_0.5-seed_0.json"
     assert kept == [*both, "missing_0.9-seed_0-continuous.json"]
     assert printed(capsys, "runs=kept") == text
     csv = printed(capsys, "runs=kept", "format=csv").splitlines()
-    assert 'rmse,"viscos, continuous flow, posterior mean",run,0.9,0.1900,' in csv
-    assert r"viscos, continuous flow, posterior mean & 0.0800" in printed(capsys, "runs=kept", "format=latex")
+    assert 'rmse,"viscos, continuous flow, posterior mean",run,0.9,0.1900,,10000,0,,' in csv
+    assert r"viscos, continuous flow, posterior mean & \textbf{0.0800}" in printed(capsys, "runs=kept", "format=latex")
 
 
 def test_baselines_that_differ_between_flows_stand_apart():
     put("runs", a=RESIDUAL, b=changed(CONTINUOUS, rmse__gaussian_mean__pooled=0.12))
     *_, rmse = tables.tables(records.read(["runs"]))
-    rows = {row.method: row.figures[0] for row in rmse.rows}
-    assert rows["Gaussian conditional, mean (beside the residual flow)"] == ("0.1100", None)
-    assert rows["Gaussian conditional, mean (beside the continuous flow)"] == ("0.1200", None)
-    assert rows["mean imputation"] == ("0.3000", None) and "Gaussian conditional, mean" not in rows
+    rows = {row.method: row.figures[0] and row.figures[0].mean for row in rmse.rows}
+    assert rows["Gaussian conditional, mean (beside the residual flow)"] == "0.1100"
+    assert rows["Gaussian conditional, mean (beside the continuous flow)"] == "0.1200"
+    assert rows["mean imputation"] == "0.3000" and "Gaussian conditional, mean" not in rows
 
 
 def test_a_seed_that_two_flows_share_counts_once_among_baselines():
     other = changed(CONTINUOUS, seed=1, mask_hash="1", rmse__gaussian_mean__pooled=0.13)
     put("runs", a=RESIDUAL, b=CONTINUOUS, c=other)
     *_, rmse = tables.tables(records.read(["runs"]))
-    assert {row.method: row.figures[0] for row in rmse.rows}["Gaussian conditional, mean"] == ("0.1200", "0.0141")
+    (gaussian,) = (row.figures[0] for row in rmse.rows if row.method == "Gaussian conditional, mean")
+    assert (gaussian.mean, gaussian.spread, gaussian.seeds) == ("0.1200", "0.0141", (0, 1))
 
 
 def test_flows_have_names():

@@ -109,8 +109,9 @@ def summary(record: dict[str, Any]) -> str:
     lines = completions_table(record) + scores_table(record)
     if reason := why_no_fid(record):
         lines.append(f"FID                         none: {reason}")
-    if record.get("accuracy"):
-        lines.append(f"accuracy                    {record['accuracy']['value']:.4f}, of the classifier trained along")
+    if entry := record.get("accuracy"):
+        classifier = entry.get("classifier", "trained along")
+        lines.append(f"accuracy                    {entry['value']:.4f}, of the classifier {classifier}")
     if record.get("bound"):
         bound = record["bound"]
         lines.append(f"bound                       {_nats(bound['mean'])} nats an item ({bound['items']} items)")

@@ -57,5 +57,6 @@ class TrainedAlong(Metric):
         if not self.accuracy.count:
             return {}
         assert self.model.classifier is not None
-        along = f"trained along, on {self.model.classifier.sees}"
+        whose = "the inference network's own " if self.model.classifies_predictions else ""
+        along = f"trained along, on {whose}{self.model.classifier.sees}" + (", without the flow" if whose else "")
         return {"accuracy": self.accuracy.record() | {"classifier": along}}

@@ -6,7 +6,6 @@ Runs of another kind of flow have rows of their own. What needs no flow stands t
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -16,16 +15,24 @@ import yaml
 
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Recognition, TrainedAlong
 from viscos.metrics.metric import Figure
-from viscos.report import kinds
+from viscos.report import cells, kinds
+from viscos.report.cells import Cell
 from viscos.runs.records import Record, families
 
-Cell = tuple[str, str | None]
-"""A mean and, of several seeds, their standard deviation; as they are printed."""
 RowSpec = tuple[str, tuple[str, ...], bool]
 """The label of a row, the keys of its figure in a record, and whether that is of the flow that is measured."""
 
 _FLOW = "viscos"
 """What the label of a row begins with whose figures are of a flow."""
+_ALONG = f"{_FLOW}, classifier"
+"""The label of the classifier that was trained along, before what it saw is said."""
+_SAW = {
+    "latents": "on latents",
+    "draws": "on draws",
+    "prediction": "on its network's completion, without the flow",
+    None: "trained along",
+}
+"""What that classifier saw, in a label."""
 _SAME = 1e-3
 """Share by which figures that need no flow may differ between runs of several flows, by rounding, and be one."""
 FIGURES: tuple[Figure, ...] = tuple(
@@ -41,6 +48,8 @@ class Row:
     method: str
     of_paper: bool
     figures: tuple[Cell | None, ...]
+    competes: bool = True
+    """Whether it is a method at all, and not what is the best to hope for."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +66,16 @@ def tables(records: list[Record]) -> tuple[Table, ...]:
     paper = paper_figures()
     of_paper = all(record.figures["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
-    found = [Table(_of(spec, records), tuple(rates), _rows(spec, rates, records, of_paper)) for spec in FIGURES]
+    found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in FIGURES]
     return tuple(t for t in found if not t.spec.optional or any(any(row.figures) for row in t.rows))
 
 
 def _of(spec: Figure, records: list[Record]) -> Figure:
     """The table's description with what the records say of it: their unit where it is not the images', their level."""
     if spec.key == "coverage":
-        levels = [record.value("coverage", kind, "nominal") for record in records for kind in kinds.DRAWS]
-        level = max((level for level in levels if level is not None), default=0.9)  # failed draws only lower it
-        title = spec.title.format(percent=f"{100 * level:.0f}")
-        spec = replace(spec, title=title, better=spec.better.format(nominal=f"{level:.2f}"))
+        level = _level(records)
+        better = spec.better.format(nominal=f"{int(level) / 100:.2f}")
+        spec = replace(spec, title=spec.title.format(percent=level), better=better)
     unit = records[0].figures.get("rmse", {}).get("mean", {}).get("unit", "pixel")
     if "pixel" in unit:
         return spec
@@ -94,23 +102,47 @@ def paper_figures() -> dict[str, Any]:
     return yaml.safe_load(files("viscos.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
 
 
-def _rows(spec: Figure, rates: list[float], records: list[Record], of_paper: bool) -> tuple[Row, ...]:
+def _level(records: list[Record]) -> str:
+    """The highest nominal level of intervals in per cent: those of fewer draws are lower."""
+    levels = [cells.nominal(record.entry("coverage", kind)) for record in records for kind in kinds.DRAWS]
+    return max((level for level in levels if level is not None), key=int, default="90")
+
+
+def _table(spec: Figure, rates: tuple[float, ...], records: list[Record], of_paper: bool) -> Table:
+    """The paper's rows and those of runs, in which whatever does not compare is marked."""
+    rows = (_paper_rows(spec, rates) if of_paper else []) + _run_rows(spec, rates, records)
+    most = cells.most_items(figure for row in rows for figure in row.figures)
+    marked = (replace(row, figures=tuple(cells.set_apart(spec, each, most) for each in row.figures)) for row in rows)
+    return Table(spec, rates, tuple(marked))
+
+
+def _paper_rows(spec: Figure, rates: tuple[float, ...]) -> list[Row]:
+    paper, rows = paper_figures(), []
+    for method, printed in paper["tables"].get(spec.key, {}).items():
+        texts = {rate: text for rate, text in zip(paper["rates"], printed, strict=True) if text}
+        known = {rate: cells.printed(spec, text, paper["items"]) for rate, text in texts.items()}
+        rows.append(Row(method, True, tuple(known.get(rate) for rate in rates)))
+    return rows
+
+
+def _run_rows(spec: Figure, rates: tuple[float, ...], records: list[Record]) -> list[Row]:
+    level = _level(records) if spec.key == "coverage" else None
     rows = []
-    if of_paper:
-        paper = paper_figures()
-        for method, printed in paper["tables"].get(spec.key, {}).items():
-            known = {rate: (text, None) for rate, text in zip(paper["rates"], printed, strict=True) if text}
-            rows.append(Row(method, True, tuple(known.get(rate) for rate in rates)))
-    for method, keys, those in _methods(spec, records):
-        found = tuple(_cell([r.value(*keys) for r in those if r.rate == rate], spec.decimals) for rate in rates)
-        rows.append(Row(method, False, found))
-    return tuple(rows)
+    for label, keys, those in _methods(spec, records):
+        known: dict[float, list[cells.Entry]] = {rate: [] for rate in rates}
+        for record in those:
+            if (value := record.value(*keys)) is not None:
+                known[record.rate].append((record.seed, value, record.entry(*keys[:-1])))
+        items = int(records[0].figures["items"])
+        figures = tuple(cells.cell(spec, known[rate], items, level) for rate in rates)
+        rows.append(Row(label, False, figures, label not in kinds.REAL.values()))
+    return rows
 
 
 def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
     """A row for each kind of completion that has such a figure."""
     if spec.of == "model":
-        return [(_FLOW, (spec.key, spec.value), True)]
+        return [(_ALONG, (spec.key, spec.value), True)]
     labels = kinds.labels(record.figures for record in records)
     if spec.of == "draws":
         labels = {kind: kinds.of_draws(label) for kind, label in labels.items() if kinds.drawn(label)}
@@ -123,9 +155,9 @@ def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, 
     """The label of each row that is not the paper's, the keys of its figures, and the records that they are from."""
     flows, rows = families(records), _row_specs(spec, records)
     if len(flows) == 1:
-        return [(label, keys, records) for label, keys, _ in rows]
+        return [(_said(label, records), keys, records) for label, keys, _ in rows]
     methods = [
-        (label.replace(_FLOW, f"{_FLOW}, {flow}", 1), keys, those)
+        (_said(label, those).replace(_FLOW, f"{_FLOW}, {flow}", 1), keys, those)
         for flow, those in flows.items()
         for label, keys, of_flow in rows
         if of_flow
@@ -140,6 +172,11 @@ def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, 
     return methods
 
 
+def _said(label: str, records: list[Record]) -> str:
+    """A label, with what the classifier saw if it is of the one that was trained along with the flow."""
+    return f"{label} {_SAW[records[0].classified]}" if label == _ALONG else label
+
+
 def _shared(records: list[Record], keys: tuple[str, ...]) -> list[Record] | None:
     """A record for each rate and seed, if all that have the figure under `keys` agree about it; else None."""
     found: dict[tuple[float, int], Record] = {}
@@ -150,11 +187,3 @@ def _shared(records: list[Record], keys: tuple[str, ...]) -> list[Record] | None
         if same is None or not math.isclose(value, same, rel_tol=_SAME):
             return None
     return list(found.values())
-
-
-def _cell(values: list[float | None], decimals: int) -> Cell | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    spread = f"{statistics.stdev(known):.{decimals}f}" if len(known) > 1 else None
-    return f"{statistics.fmean(known):.{decimals}f}", spread

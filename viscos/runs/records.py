@@ -57,12 +57,31 @@ class Record:
         """The seed of the run."""
         return int(self.figures["seed"])
 
+    @property
+    def classified(self) -> str | None:
+        """What the classifier that was trained along saw: `latents`, `draws` of the flow, or the network's own
+        `prediction`, without the flow; None where the record does not say.
+        """
+        said, config = self.entry("accuracy").get("classifier"), self.figures["config"]
+        if said is None:
+            return None
+        if "latents" in said:
+            return "latents"
+        # Older records say "completions" of both; whose they are follows from what the network was taught.
+        return "prediction" if "network" in said or config.get("posterior", {}).get("held_out") else "draws"
+
     def value(self, *keys: str) -> float | None:
         """The figure under nested keys; None where the record lacks it."""
+        *path, last = keys
+        value = self.entry(*path).get(last)
+        return None if value is None else float(value)
+
+    def entry(self, *keys: str) -> dict[str, Any]:
+        """All that the record says under nested keys; empty where it says nothing."""
         node: Any = self.figures
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
-        return None if node is None else float(node)
+        return node if isinstance(node, dict) else {}
 
 
 def read(folders: Iterable[str | Path]) -> list[Record]:

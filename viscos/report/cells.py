@@ -1,0 +1,119 @@
+"""One figure of a table: as it is printed, what it was measured on, and what sets it apart from the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from viscos.metrics.metric import Figure
+from viscos.report.advice import FAILED
+
+UNPUBLISHED = "unpublished"
+"""The network behind the paper's FIDs and accuracies."""
+BY_NETWORK = ("fid", "accuracy_complete")
+"""Figures that a network judges, and that compare only where it is the same one."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure, or the mean of those of several seeds."""
+
+    mean: str
+    """As it is printed."""
+    spread: str | None = None
+    """Standard deviation over the seeds, if there are several."""
+    items: tuple[int, ...] = ()
+    """Numbers of items that it was measured on, ascending."""
+    seeds: tuple[int, ...] = ()
+    network: str = ""
+    """Digest of the network that judges, if one does."""
+    mark: str = ""
+    """What sets it apart from the others in its table, if anything does."""
+
+
+Entry = tuple[int, float, dict[str, Any]]
+"""The seed of a record, a figure of it, and all that the record says of that figure."""
+
+
+def cell(spec: Figure, entries: Sequence[Entry], items: int, level: str | None) -> Cell | None:
+    """The figure of a kind of completion at a rate; None of no entries.
+
+    `items` is what an entry was measured on that does not say so, `level` the nominal one that the title names.
+    """
+    if not entries:
+        return None
+    values, said = [value for _, value, _ in entries], [entry for _, _, entry in entries]
+    networks = {str(entry.get("extractor_sha256", entry.get("classifier_sha256", ""))) for entry in said}
+    return Cell(
+        f"{statistics.fmean(values):.{spec.decimals}f}",
+        f"{statistics.stdev(values):.{spec.decimals}f}" if len(values) > 1 else None,
+        tuple(sorted({int(entry.get("items", items)) for entry in said})),
+        tuple(sorted(seed for seed, _, _ in entries)),
+        ", ".join(sorted(networks - {""})),
+        "; ".join(filter(None, (_other_level(said, level), _without(said)))),
+    )
+
+
+def printed(spec: Figure, text: str, items: int) -> Cell:
+    """A figure of the paper."""
+    return Cell(text, items=(items,), network=UNPUBLISHED if spec.key in BY_NETWORK else "")
+
+
+def nominal(entry: dict[str, Any]) -> str | None:
+    """The level of an entry's intervals in per cent; draws that failed lower it by fractions."""
+    level = entry.get("nominal")
+    return None if level is None else f"{100 * level:.0f}"
+
+
+def most_items(cells: Iterable[Cell | None]) -> int:
+    """The most items that a cell of a table was measured on."""
+    return max((items for each in cells if each for items in each.items), default=0)
+
+
+def set_apart(spec: Figure, found: Cell | None, most: int) -> Cell | None:
+    """The cell with a mark if it is an FID of fewer items than another in its table: the fewer, the larger it is."""
+    if found is None or spec.key != "fid" or not found.items or found.items[0] >= most:
+        return found
+    few = f"of {_range(found.items)} images, and FID is larger of fewer"
+    return replace(found, mark="; ".join(filter(None, (few, found.mark))))
+
+
+def best(spec: Figure, column: Sequence[Cell | None]) -> set[int]:
+    """The places of the best cells of a column, as they are printed.
+
+    What has a mark does not compete, and figures that networks judge compete where it is the same network.
+    """
+    found, judges = set[int](), {each.network for each in column if each}
+    for judge in judges:
+        scores = {
+            place: _score(spec, float(each.mean))
+            for place, each in enumerate(column)
+            if each and each.network == judge and not each.mark
+        }
+        found |= {place for place, score in scores.items() if score == max(scores.values())}
+    return found
+
+
+def _score(spec: Figure, value: float) -> float:
+    """The higher, the better."""
+    if spec.better.startswith("nearer to "):
+        return -abs(value - float(spec.better.removeprefix("nearer to ")))
+    return value if spec.better == "higher" else -value
+
+
+def _other_level(said: list[dict[str, Any]], level: str | None) -> str:
+    levels = sorted({found for entry in said if (found := nominal(entry)) is not None})
+    return "" if level is None or levels in ([], [level]) else f"of {' % and '.join(levels)} % intervals"
+
+
+def _without(said: list[dict[str, Any]]) -> str:
+    """Which share of the items failed and was left out, where it is large enough to be a selection."""
+    failed = sum(entry.get("failed_items_left_out") or 0 for entry in said)
+    share = failed / max(1, failed + sum(entry.get("items") or 0 for entry in said))
+    return f"without the {100 * share:.2g} % of items whose solves failed" if share > FAILED else ""
+
+
+def _range(numbers: tuple[int, ...]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
