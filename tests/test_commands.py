@@ -412,6 +412,21 @@ def test_eval_of_a_file_alone(trained):
     assert figures(folder)["mask_hash"] == mask_hash(load_masks(trained / "masks_test.npz")[:5])
 
 
+def test_eval_measures_completions_by_another_method(trained, capsys):
+    """Those of the run itself, given as a file, have its own errors; those of other items are refused."""
+    made = viscos("impute", f"checkpoint={trained}", "posterior=amortised", "items=5", "draws=4", "threads=1")
+    eval = ("eval", f"checkpoint={trained}", "items=5", "draws=4", "threads=1", "imputers=[]")
+    record = figures(viscos(*eval, f"completions={made}"))
+    name = made.name
+    for mine, theirs in (("mean", f"{name}_mean"), ("draw", f"{name}_draw")):
+        assert record["rmse"][theirs]["pooled"] == pytest.approx(record["rmse"][mine]["pooled"], rel=1e-5)
+    with np.load(made / "completions.npz") as arrays:
+        np.savez("shuffled.npz", draws=arrays["draws"][:, ::-1])
+    assert "differs from it where it is observed" in refused(capsys, *eval, "completions=shuffled.npz")
+    assert "take items=5" in refused(capsys, *eval, f"completions={made}", "items=6")
+    assert "no file of completions" in refused(capsys, *eval, "completions=nowhere.npz")
+
+
 @pytest.mark.parametrize("words", ["missing=0.2", "mask=half", "mask=center8 mask.size=3", "mask=file mask.path=m.npz"])
 def test_eval_with_other_masks(words, trained):
     save_masks("m.npz", torch.arange(64).reshape(8, 8) % 3 > 0)

@@ -21,6 +21,7 @@ from viscos.imputers import (
     FlowImputer,
     ForestImputer,
     GaussianImputer,
+    GivenImputer,
     Imputer,
     IterativeImputer,
     Kind,
@@ -28,6 +29,7 @@ from viscos.imputers import (
     MedianImputer,
     NeighboursImputer,
     NetworkImputer,
+    kinds_of,
 )
 from viscos.inference import Completions, impute
 from viscos.linear.gaussian import Gaussian, observed_mean
@@ -69,7 +71,7 @@ def imputers() -> dict[str, Imputer]:
 @pytest.mark.parametrize("name", ["mean", "gaussian", "network", "viscos"])
 def test_every_imputer_keeps_what_is_observed_and_says_what_it_is_called(name):
     imputer = imputers()[name]
-    assert imputer.name == name and imputer.label and all(kind.key and kind.label for kind in imputer.kinds())
+    assert imputer.name == name and imputer.label and all(kind.key and kind.label for kind in kinds_of(imputer))
     for done in (imputer.impute(BATCH, 3, seed=5), imputer.best_mean(BATCH, 4, seed=5)):
         assert done.draws.shape[1:] == VALUES.shape and bool(done.ok.all())
         for completed in (*done.draws, done.mean()):
@@ -180,7 +182,7 @@ def test_an_imputer_and_a_metric_from_outside_have_their_place_in_records_and_ta
             for metric in metrics:
                 metric.update(imputer, done, measured(test, rows, OBSERVED[rows]))
     record = {key: figures for metric in metrics for key, figures in metric.record().items()}
-    record |= {"items": N, "labels": {kind.key: kind.label for kind in Nearest.kinds()}}
+    record |= {"items": N, "labels": {kind.key: kind.label for kind in kinds_of(Nearest)}}
     record = json.loads(json.dumps(record, allow_nan=False))
     expected = (torch.roll(VALUES, 1, 0) - VALUES)[~OBSERVED].double()
     assert record["rmse"]["nearest_mean"]["pooled"] == pytest.approx(float(expected.square().mean().sqrt()), rel=1e-6)
@@ -197,7 +199,7 @@ def nearest(rows):
 
 
 def test_labels_are_said_once_and_keys_do_not_collide():
-    keys = [kind.key for imputer in (*STANDARD, *OTHERS) for kind in imputer.kinds()] + [TRUTH]
+    keys = [kind.key for imputer in (*STANDARD, *OTHERS) for kind in kinds_of(imputer)] + [TRUTH]
     assert len(set(keys)) == len(keys) and kinds.LABELS.keys() < set(keys) - {TRUTH}
     assert kinds.labels([{"labels": {"mean": "mine", "knn": "nearest"}}])["mean"] == kinds.LABELS["mean"]
     assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"
@@ -295,3 +297,42 @@ def test_they_are_chosen_by_name():
     assert known.imputer("mean") is None and known.imputer("gaussian") is None, "of a run that does not know them"
     with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, or"):
         known.imputer("nearest")
+
+
+# ----------------------------------------------------------------------------------------------- another method's draws
+
+
+def test_given_draws_are_measured_as_they_are():
+    """Against a plain computation; a draw with a hole left open counts as failed."""
+    draws = normal(5, N, D, seed=8).float()
+    draws[:, OBSERVED] = VALUES[OBSERVED]
+    draws[2, 3, ~OBSERVED[3]] = float("nan")
+    assert bool((~OBSERVED[3]).any())
+    imputer, test = GivenImputer("theirs", draws), Vectors("toy", VALUES, None, 0)
+    errors, coverage = Errors(test), Coverage(test)
+    for rows in torch.arange(N).split(16):
+        for metric in (errors, coverage):
+            metric.update(imputer, imputer.best_mean(DATA.batch(rows), 8), measured(test, rows, OBSERVED[rows]))
+    row = errors.record()["rmse"]["theirs_mean"]
+    expected = (draws.nanmean(0) - VALUES)[~OBSERVED].double().square().mean().sqrt()
+    assert row["pooled"] == pytest.approx(float(expected), rel=1e-5)
+    assert coverage.record()["coverage"]["theirs_draw"]["failed_draws_left_out"] == 1
+    assert [kind.label for kind in kinds_of(imputer)] == ["theirs, mean", "theirs, one draw"]
+
+
+def test_given_draws_of_other_items_are_refused():
+    draws = torch.zeros(2, N, D)
+    draws[:, OBSERVED] = VALUES[OBSERVED]
+    item = int(OBSERVED.any(1).nonzero()[3])
+    for wrong in (float("nan"), 0.5 + float(VALUES[item][OBSERVED[item]][0])):
+        other = draws.clone()
+        other[1, item, int(OBSERVED[item].nonzero()[0])] = wrong
+        with pytest.raises(InputError, match=f"item {item} by theirs differs from it where it is observed"):
+            GivenImputer("theirs", other).impute(BATCH)
+    with pytest.raises(InputError, match=r"of 3 items by theirs, and item 39 is asked for; take items=3"):
+        GivenImputer("theirs", draws[:, :3]).impute(BATCH)
+    with pytest.raises(InputError, match=r"items of \(3,\) want \(K, N"):
+        GivenImputer("theirs", torch.zeros(2, N, 4)).impute(BATCH)
+    for made in (torch.zeros(N, D), torch.zeros(2, N, D).long(), torch.zeros(0, N, D)):
+        with pytest.raises(InputError, match="give floating point draws"):
+            GivenImputer("theirs", made)

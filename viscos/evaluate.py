@@ -13,7 +13,7 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import FlowImputer, Imputer, NetworkImputer
+from viscos.imputers import FlowImputer, Imputer, NetworkImputer, kinds_of
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
 from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
@@ -160,4 +160,4 @@ class _Completion:
             record |= metric.record()
         if self.solutions:
             record["solver"] = Solution.joined(self.solutions).record()
-        return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in imputer.kinds()}}
+        return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in kinds_of(imputer)}}

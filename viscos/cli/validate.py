@@ -123,6 +123,7 @@ RULES: dict[str, Rule] = {
     "imputers": either(empty, list_of(text)),
     "metrics": either(empty, list_of(text)),
     "allow": optional(either(text, list_of(text))),
+    "completions": optional(text),
     "inception": optional(text),
     "train_items": optional(integer(1)),
     "test_items": optional(integer(1)),

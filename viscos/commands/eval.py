@@ -17,7 +17,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     job = evaluation(cfg)
     runs.save_config(job.run_dir, job.settings)
-    record, first = job.measuring.run(job.trained.model, job.test, job.observed, from_training(job.trained))
+    record, first = job.measuring.run(job.trained.model, job.test, job.observed, from_training(job.trained), job.given)
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
     record = about | record
     with Log(job.run_dir) as log:

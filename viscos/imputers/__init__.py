@@ -2,8 +2,10 @@
 
 from viscos.imputers.forest import ForestImputer as ForestImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer
+from viscos.imputers.given import GivenImputer as GivenImputer
 from viscos.imputers.imputer import Imputer as Imputer
 from viscos.imputers.imputer import Kind as Kind
+from viscos.imputers.imputer import kinds_of as kinds_of
 from viscos.imputers.iterative import IterativeImputer as IterativeImputer
 from viscos.imputers.mean import MeanImputer as MeanImputer
 from viscos.imputers.median import MedianImputer as MedianImputer

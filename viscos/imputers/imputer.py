@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from viscos.core.batch import Incomplete
 from viscos.data.incomplete import IncompleteData
@@ -23,15 +22,15 @@ class Kind:
 class Imputer:
     """Completes items with holes. A subclass says what it is called, once, for records, terminals and tables alike."""
 
-    name: ClassVar[str]
+    name: str
     """By which it is chosen."""
-    label: ClassVar[str]
+    label: str
     """For readers."""
-    mean: ClassVar[Kind | None] = None
+    mean: Kind | None = None
     """Its mean, or its only completion; None where there is none to be measured."""
-    draw: ClassVar[Kind | None] = None
+    draw: Kind | None = None
     """One of its draws; None where it has one completion alone."""
-    flow: ClassVar[bool] = False
+    flow: bool = False
     """Whether its figures are of the flow that is measured, and stand with it in a table."""
 
     def fit(self, data: IncompleteData) -> Imputer:
@@ -53,7 +52,7 @@ class Imputer:
         """
         return self.impute(batch, (draws + 1) // 2, seed)
 
-    @classmethod
-    def kinds(cls) -> tuple[Kind, ...]:
-        """The ways in which it completes an item."""
-        return tuple(kind for kind in (cls.mean, cls.draw) if kind is not None)
+
+def kinds_of(imputer: Imputer | type[Imputer]) -> tuple[Kind, ...]:
+    """The ways in which an imputer completes an item."""
+    return tuple(kind for kind in (imputer.mean, imputer.draw) if kind is not None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from viscos.core.batch import Incomplete
 from viscos.flows.flow import Flow
 from viscos.imputers.imputer import Imputer, Kind
@@ -16,7 +14,7 @@ class FlowImputer(Imputer):
     """Completes items by a flow and q(x^H | y^O), both trained; `noise` is taken off draws where the flow can."""
 
     name, label = "viscos", "viscos"
-    mean: ClassVar[Kind | None] = Kind("mean", "viscos, posterior mean")
+    mean: Kind | None = Kind("mean", "viscos, posterior mean")
     draw = Kind("draw", "viscos, one draw")
     flow = True
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from viscos.imputers import STANDARD
+from viscos.imputers import STANDARD, kinds_of
 from viscos.metrics import TRUTH
 
 _ONE = ", one draw"
 REAL = {TRUTH: "the complete test images"}
-LABELS = {kind.key: kind.label for imputer in STANDARD for kind in imputer.kinds()}
+LABELS = {kind.key: kind.label for imputer in STANDARD for kind in kinds_of(imputer)}
 """Of the imputers of this package, by the key of each kind in a record."""
-OF_FLOW = tuple(kind.key for imputer in STANDARD if imputer.flow for kind in imputer.kinds())
+OF_FLOW = tuple(kind.key for imputer in STANDARD if imputer.flow for kind in kinds_of(imputer))
 """Kinds whose figures are of the flow that is measured."""
 UNFITTED = "first_iteration_draw"
 """Of completions that a fit began with; trainings have none."""

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.saved import dataset_of, test_masks
+from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
+from viscos.data.sources.array import find, read_arrays
+from viscos.imputers import GivenImputer
 from viscos.runs.trained import Trained, load
 
 
@@ -29,6 +33,8 @@ class Evaluation:
     observed: Tensor
     """Of the test items (N, …), bool."""
     measuring: Measuring
+    given: tuple[GivenImputer, ...]
+    """Completions by another method, to be measured alike."""
     seed: int
 
 
@@ -44,4 +50,21 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     if trained.model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
-    return Evaluation(cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, cfg["seed"])
+    given = () if cfg.get("completions") is None else (_given(Path(cfg["completions"]).expanduser(), trained),)
+    for imputer in given:
+        imputer.check(incomplete(test.values, observed))  # before anything is measured
+    return Evaluation(cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, given, cfg["seed"])
+
+
+def _given(path: Path, trained: Trained) -> GivenImputer:
+    """The array `draws` of a file, or the only one, in the data's own units; called as the file, or as its folder."""
+    if path.is_dir():
+        path = path / "completions.npz"
+    if not path.is_file():
+        raise InputError(f"there is no file of completions {str(path)!r}; give an .npz with draws (K, N, …)")
+    arrays = read_arrays(path)
+    draws = torch.from_numpy(arrays[find(arrays, ("draws", "completions"), path, "completions")])
+    if trained.scaling is not None:
+        draws = trained.scaling.standardise(draws)
+    label = path.parent.name if path.stem == "completions" else path.stem
+    return GivenImputer(label or "other", draws)

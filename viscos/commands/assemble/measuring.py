@@ -98,11 +98,12 @@ class Measuring:
         return cls(dataset, cfg["inception"], protocol, objective, tuple(imputers), tuple(metrics))
 
     def run(
-        self, model: Model, test: Data, observed: Tensor, known: FromTraining
+        self, model: Model, test: Data, observed: Tensor, known: FromTraining, given: Sequence[Imputer] = ()
     ) -> tuple[dict[str, Any], Completions | None]:
-        """The record, and the completions of the first items, with a bar."""
+        """The record, and the completions of the first items, with a bar; `given` are measured too."""
         device = next(model.parameters()).device
         others = [imputer for name in self.imputers if (imputer := known.imputer(name)) is not None]
+        others += given
         metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, device))
         metrics += [build({"_target_": name}, Metric, test) for name in self.metrics]
         with bar("measuring", len(test)) as progress:
