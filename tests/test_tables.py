@@ -528,15 +528,18 @@ def test_flows_under_different_masks_do_not_compare(capsys):
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
-REFERENCE = Path(__file__).parents[1] / "outputs" / "reference" / "mnist_tables"
+REFERENCE = Path(__file__).parents[1] / "outputs" / "reference"
 
 
 @pytest.mark.skipif(
-    not (REFERENCE.parent.is_dir() and PAGE.is_file()), reason="the reference records are not beside the tests"
+    not (REFERENCE.is_dir() and PAGE.is_file()), reason="the reference records are not beside the tests"
 )
 def test_the_tables_of_the_page_are_those_of_the_reference_records(capsys):
-    """Both are there or neither: figures cannot stand in the page without the records behind them."""
-    marked = PAGE.read_text(encoding="utf-8").split("<!-- viscos table runs=outputs/reference/mnist_tables -->\n")
-    assert len(marked) in (1, 3) and (len(marked) == 3) == bool(list(REFERENCE.glob("*.json")))
-    if len(marked) == 3:
-        assert marked[1] == printed(capsys, f"runs={REFERENCE}")
+    """Figures cannot stand in the page without the records behind them, nor records without their figures."""
+    page = PAGE.read_text(encoding="utf-8")
+    folders = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
+    assert folders
+    for folder in folders:
+        _, text, _ = page.split(f"<!-- viscos table runs=outputs/reference/{folder} -->\n")
+        assert text == printed(capsys, f"runs={REFERENCE / folder}")
+    assert page.count("<!-- viscos table runs=") == 2 * len(folders)
