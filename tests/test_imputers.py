@@ -295,7 +295,7 @@ def test_they_are_chosen_by_name():
     for kind in OTHERS:
         assert type(known.imputer(kind.name)) is kind
     assert known.imputer("mean") is None and known.imputer("gaussian") is None, "of a run that does not know them"
-    with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, or"):
+    with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, repaint, dps, "):
         known.imputer("nearest")
 
 

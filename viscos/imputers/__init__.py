@@ -3,6 +3,12 @@
 from viscos.imputers.forest import ForestImputer as ForestImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer
 from viscos.imputers.given import GivenImputer as GivenImputer
+from viscos.imputers.guided import DFlowImputer as DFlowImputer
+from viscos.imputers.guided import DPSImputer as DPSImputer
+from viscos.imputers.guided import FlowerImputer as FlowerImputer
+from viscos.imputers.guided import PnPFlowImputer as PnPFlowImputer
+from viscos.imputers.guided import ReplacementImputer as ReplacementImputer
+from viscos.imputers.guided.walk import GuidedImputer as GuidedImputer
 from viscos.imputers.imputer import Imputer as Imputer
 from viscos.imputers.imputer import Kind as Kind
 from viscos.imputers.imputer import kinds_of as kinds_of
@@ -24,3 +30,11 @@ STANDARD: tuple[type[Imputer], ...] = (
 """Those that every run is measured beside, in the order in which tables show them."""
 OTHERS: tuple[type[Imputer], ...] = (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer)
 """Those that are measured where they are asked for."""
+GUIDED: tuple[type[GuidedImputer], ...] = (
+    ReplacementImputer,
+    DPSImputer,
+    PnPFlowImputer,
+    FlowerImputer,
+    DFlowImputer,
+)
+"""Those that complete by a continuous flow that is trained already, measured where they are asked for."""

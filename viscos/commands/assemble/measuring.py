@@ -17,7 +17,7 @@ from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.evaluate import Protocol, evaluate, standard_metrics
-from viscos.imputers import OTHERS, GaussianImputer, Imputer, MeanImputer
+from viscos.imputers import GUIDED, OTHERS, GaussianImputer, Imputer, MeanImputer
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
 from viscos.linear.gaussian import Gaussian
@@ -71,7 +71,7 @@ class FromTraining:
         if name in named:
             return named[name]().fit(self.data())
         if "." not in name:
-            known = ", ".join((*BESIDE, *named))
+            known = ", ".join((*BESIDE, *named, *(kind.name for kind in GUIDED)))
             raise InputError(f"imputers has {name!r}; choose from {known}, or give the dotted path of a class")
         return build({"_target_": name}, Imputer).fit(self.data())
 
@@ -102,7 +102,11 @@ class Measuring:
     ) -> tuple[dict[str, Any], Completions | None]:
         """The record, and the completions of the first items, with a bar; `given` are measured too."""
         device = next(model.parameters()).device
-        others = [imputer for name in self.imputers if (imputer := known.imputer(name)) is not None]
+        guided = {kind.name: kind for kind in GUIDED}
+        others: list[Imputer] = []
+        for name in self.imputers:
+            made = guided[name](model.flow, noise=self.protocol.noise) if name in guided else known.imputer(name)
+            others += [] if made is None else [made]
         others += given
         metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, device))
         metrics += [build({"_target_": name}, Metric, test) for name in self.metrics]

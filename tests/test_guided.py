@@ -1,0 +1,128 @@
+"""Rivals that walk along the velocity of a trained flow, on one whose velocity is exact: that of a Gaussian."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from problems import normal
+
+from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
+from viscos.flows import Affine, Flow, Whitening, continuous
+from viscos.flows.families.continuous.flow import Continuous
+from viscos.flows.families.continuous.velocity import Velocity
+from viscos.imputers import GUIDED, DFlowImputer, DPSImputer, FlowerImputer, PnPFlowImputer, ReplacementImputer
+from viscos.imputers.guided.walk import HALF_PI, Denoiser, angles
+from viscos.linear.gaussian import Gaussian
+
+F64 = torch.float64
+D = 3
+ROOT = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [-0.5, 0.3, 0.8]], dtype=F64)
+LAW = Gaussian(torch.tensor([0.4, -0.2, 0.1], dtype=F64), ROOT @ ROOT.T)
+N = 6
+Y = normal(N, D, seed=3) @ ROOT.T + LAW.mean
+OBSERVED = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]).bool()
+BATCH = incomplete(Y, OBSERVED)
+
+
+class Exact(Velocity):
+    """E[ε cos θ − u sin θ | z] for u of N(0, Σ): everything is Gaussian."""
+
+    def __init__(self, covariance):
+        super().__init__()
+        self.register_buffer("S", covariance)
+
+    def forward(self, z, t):
+        angle = HALF_PI * t.view(-1, 1, 1)
+        c, s, one = angle.cos(), angle.sin(), torch.eye(D, dtype=F64)
+        M = (c * s) * (one - self.S) @ torch.linalg.inv(c**2 * self.S + s**2 * one)
+        return (M @ z.unsqueeze(-1)).squeeze(-1)
+
+
+def exact() -> Continuous:
+    """A flow whose velocity is that of LAW, after a first layer that takes mean and deviations away."""
+    first, deviation = Affine((D,), learn=False).double(), LAW.covariance.diagonal().sqrt()
+    first.set_moments(LAW.mean, deviation)
+    network = Exact(LAW.covariance / torch.outer(deviation, deviation))
+    return Continuous([first], network, (D,), [HALF_PI * k / 8 for k in range(9)], "euler")
+
+
+LONG = {
+    "repaint": lambda flow: ReplacementImputer(flow, steps=60, resamplings=12),
+    "dps": lambda flow: DPSImputer(flow, steps=300, scale=0.3),
+    "pnp_flow": lambda flow: PnPFlowImputer(flow, steps=100, averages=8),
+    "flower": lambda flow: FlowerImputer(flow, steps=200),
+    "d_flow": lambda flow: DFlowImputer(flow, steps=40, iterations=150),
+}
+NEAR = {"repaint": 0.12, "dps": 0.55, "pnp_flow": 0.3, "flower": 0.2, "d_flow": 0.45}
+"""Distance of the mean of draws from the conditional mean that each may have: all but the first are approximations."""
+
+
+def test_the_denoiser_has_the_conditional_means_of_data_and_noise():
+    denoiser, z = Denoiser(exact()), normal(5, D, seed=4)
+    S = denoiser.velocity.S
+    for angle in (0.0, 0.3, 1.1, HALF_PI):
+        c, s = math.cos(angle), math.sin(angle)
+        total = torch.linalg.inv(c**2 * S + s**2 * torch.eye(D, dtype=F64))
+        u, epsilon = denoiser.both(z, angle)
+        torch.testing.assert_close(u, c * z @ total @ S)
+        torch.testing.assert_close(epsilon, s * z @ total)
+        torch.testing.assert_close(c * u + s * epsilon, z)
+    torch.testing.assert_close(denoiser.restore(denoiser.standardise(Y)), Y)
+    assert denoiser.passes == 4
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_draws_come_near_the_conditional_of_a_gaussian(name):
+    done = LONG[name](exact()).impute(BATCH, 200, seed=1)
+    assert bool(done.ok.all()) and torch.equal(done.draws[:, OBSERVED], Y[OBSERVED].expand(200, -1))
+    wanted = LAW.conditional(Y, OBSERVED)
+    some = OBSERVED.any(1)
+    off = (done.mean() - wanted)[some].abs().max()
+    naive = (LAW.mean.expand_as(Y) - wanted)[~OBSERVED & some.unsqueeze(1)].abs().max()
+    assert float(off) < NEAR[name] < float(naive)
+
+
+def test_without_a_condition_repaint_samples_the_flow():
+    """The item of which nothing is observed: its draws have the law's mean and covariance."""
+    draws = ReplacementImputer(exact(), steps=200, resamplings=1).impute(BATCH.select(slice(5, 6)), 3000).draws[:, 0]
+    torch.testing.assert_close(draws.mean(0), LAW.mean, atol=0.08, rtol=0)
+    torch.testing.assert_close(draws.T.cov(), LAW.covariance, atol=0.12, rtol=0)
+
+
+@pytest.mark.parametrize("kind", GUIDED)
+def test_what_all_of_them_keep(kind):
+    imputer = kind(exact())
+    done = imputer.impute(BATCH, 2, seed=3)
+    alone = imputer.impute(BATCH.select(slice(2, 3)), 2, seed=3)
+    torch.testing.assert_close(done.draws[:, 2:3], alone.draws)
+    assert float(done.solution.evaluations[0]) == float(alone.solution.evaluations[0]) > 1
+    assert not torch.allclose(done.draws, imputer.impute(BATCH, 2, seed=4).draws)
+    assert not any(p.requires_grad for p in done.draws.unbind()) and imputer.name in {k.name for k in GUIDED}
+    whole = incomplete(Y, torch.ones_like(OBSERVED))
+    assert torch.equal(imputer.impute(whole).mean(), Y)
+
+
+def test_the_noise_of_training_is_taken_off_walks_that_end_in_it():
+    for kind in GUIDED:
+        plain, clean = kind(exact()).impute(BATCH, 2), kind(exact(), noise=0.3).impute(BATCH, 2)
+        assert torch.equal(plain.draws, clean.draws) == kind.ends_clean
+
+
+@pytest.mark.parametrize("kind", GUIDED)
+def test_refusals(kind):
+    with pytest.raises(InputError, match="take flow=continuous"):
+        kind(Flow([Affine((D,))], (D,)))
+    mixing = continuous((D,), start="gaussian")
+    assert isinstance(mixing.layers[0], Whitening)
+    with pytest.raises(InputError, match=r"take flow\.start=standardise"):
+        kind(mixing)
+    with pytest.raises(InputError, match=kind.name):
+        kind(exact(), steps=0)
+
+
+def test_times_go_from_noise_to_data():
+    times = angles(5)
+    assert times[0] == HALF_PI and times[-1] == 0 and times == sorted(times, reverse=True) and len(times) == 6

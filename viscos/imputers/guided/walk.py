@@ -1,0 +1,121 @@
+"""What walks from noise to data have in common: the denoiser of a continuous flow, its times, and its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
+from viscos.core.rng import item_noise
+from viscos.core.solution import Solution, Status
+from viscos.flows.families.continuous.flow import Continuous
+from viscos.flows.families.continuous.steps import IntegratorStep
+from viscos.flows.flow import Flow
+from viscos.flows.layers.affine import Affine
+from viscos.imputers.imputer import Imputer
+from viscos.inference import Completions
+
+HALF_PI = 0.5 * math.pi
+
+
+class Denoiser:
+    """E[u | z] and E[ε | z] of z = u cos θ + ε sin θ, with u the data after the flow's first layer, entry by entry.
+
+    From the velocity F, which estimates dz/dθ = ε cos θ − u sin θ:
+
+        E[u | z] = z cos θ − F sin θ,    E[ε | z] = z sin θ + F cos θ.
+
+    `passes` counts those of the network. Raises `InputError` for a flow that is not continuous, or whose first layer
+    mixes entries, so that what is observed of the data is not observed of u.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        if not isinstance(flow, Continuous):
+            raise InputError("this imputer walks along the velocity of a continuous flow; take flow=continuous")
+        self.velocity, self.passes = flow.velocity, 0
+        self.first = [layer for layer in flow.layers if isinstance(layer, Affine)]
+        if not all(isinstance(layer, (Affine, IntegratorStep)) for layer in flow.layers):
+            raise InputError("this imputer needs a first layer that acts entry by entry; take flow.start=standardise")
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """u of data (B, …); NaN stays where it is."""
+        for layer in self.first:
+            y = layer(y)
+        return y
+
+    def restore(self, u: Tensor) -> Tensor:
+        """The data (B, …) of u."""
+        for layer in reversed(self.first):
+            u = layer.inverse(u).value
+        return u
+
+    def both(self, z: Tensor, angle: float) -> tuple[Tensor, Tensor]:
+        """E[u | z] and E[ε | z] (B, …) at one θ for all, differentiable in z."""
+        self.passes += 1
+        F = self.velocity(z, z.new_full((1,), angle / HALF_PI))
+        return z * math.cos(angle) - F * math.sin(angle), z * math.sin(angle) + F * math.cos(angle)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One batch of K·B completions on their way: draws in the outer axis."""
+
+    denoiser: Denoiser
+    target: Tensor
+    """u (K·B, …), with zero where it is hidden."""
+    observed: Tensor
+    """(K·B, …), bool."""
+    noise: Callable[[int], Tensor]
+    """Standard normal noise (K·B, …) for each number that it is asked for, an item's own."""
+
+
+def angles(steps: int, grid: float = 1.5) -> list[float]:
+    """Times θ from π/2, noise, to 0, data, finer near the data for a `grid` above 1 (steps + 1)."""
+    return [HALF_PI * (k / steps) ** grid for k in range(steps, -1, -1)]
+
+
+class GuidedImputer(Imputer):
+    """Completes by a walk that a subclass writes; `noise` is taken off hidden entries, as off draws of the flow.
+
+    Raises `InputError` for a flow that it cannot walk along, see `Denoiser`.
+    """
+
+    flow = True
+    ends_clean = False
+    """Whether the walk ends in a denoising, which leaves no noise of training to take off."""
+
+    def __init__(self, of: Flow, noise: float = 0.0) -> None:
+        self.of, self.noise = of, 0.0 if self.ends_clean else noise
+        Denoiser(of)  # refuses what it cannot walk along
+
+    def walk(self, walk: Walk) -> Tensor:
+        """u (K·B, …) at the end."""
+        raise NotImplementedError
+
+    def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
+        return self.impute(batch, draws, seed)  # a walk has fresh noise at every step, and no antithetic twin
+
+    @torch.no_grad()
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
+        denoiser, like = Denoiser(self.of), batch.values
+
+        def noise(number: int) -> Tensor:
+            drawn = item_noise(seed, batch.index, draws, like.shape[1:], like, purpose=f"{purpose} {number}")
+            return drawn.flatten(0, 1)
+
+        target = denoiser.standardise(batch.filled()).masked_fill(batch.hidden, 0)
+        target, observed = (part.expand(draws, *part.shape).flatten(0, 1) for part in (target, batch.observed))
+        y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise)))
+        if self.noise > 0:
+            assert isinstance(self.of, Continuous)
+            y = self.of.denoised(y, self.noise)
+        completed = torch.where(batch.observed, like, y.view(draws, *like.shape))
+        found = Solution.exact(completed.flatten(0, 1), float(denoiser.passes))
+        sane = completed.isfinite().flatten(2).all(2).flatten()
+        status = torch.where(sane, found.status, int(Status.NON_FINITE))
+        return Completions(completed, None, replace(found, status=status))
