@@ -200,6 +200,9 @@ def test_nothing_but_results_is_printed():
     ("words", "says"),
     [
         ("missing=1", "nothing is observed in the training data"),
+        ("imputers=[nearest]", "imputers has 'nearest'; choose from mean, gaussian"),
+        ("imputers=[repaint]", "take flow=continuous"),
+        ("metrics=[viscos.metrics.nothing]", "viscos.metrics.nothing"),
         ("mask=half missing=0.9", "missing=0.9 is for mask=random"),
         ("mask=center8", "nothing is observed in the training data"),
         ("mask=center8 mask.size=9", "centre size 9 does not fit images of 8x8"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from problems import normal
 
-from viscos.commands.assemble.measuring import FromTraining
+from viscos.commands.assemble.measuring import FromTraining, check_imputer
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -293,10 +293,14 @@ def test_images_are_rows_and_an_entry_that_nobody_observes_gets_zero():
 def test_they_are_chosen_by_name():
     known = FromTraining(None, None, lambda: TABLE)
     for kind in OTHERS:
-        assert type(known.imputer(kind.name)) is kind
-    assert known.imputer("mean") is None and known.imputer("gaussian") is None, "of a run that does not know them"
+        check_imputer(kind.name, flow())
+        assert type(known.imputer(kind.name, flow())) is kind
+    for name in ("mean", "gaussian"):
+        assert known.imputer(name, flow()) is None, "of a run that does not know them"
     with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, repaint, dps, "):
-        known.imputer("nearest")
+        check_imputer("nearest", flow())
+    with pytest.raises(InputError, match="take flow=continuous"):
+        check_imputer("dps", flow())
 
 
 # ----------------------------------------------------------------------------------------------- another method's draws

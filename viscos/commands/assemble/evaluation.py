@@ -50,6 +50,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     if trained.model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
+    measuring.check(trained.model.flow)
     given = () if cfg.get("completions") is None else (_given(Path(cfg["completions"]).expanduser(), trained),)
     for imputer in given:
         imputer.check(incomplete(test.values, observed))  # before anything is measured

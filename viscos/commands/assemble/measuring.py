@@ -11,12 +11,13 @@ from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.progress import bar
-from viscos.core.build import build
+from viscos.core.build import build, maker
 from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.evaluate import Protocol, evaluate, standard_metrics
+from viscos.flows import Flow
 from viscos.imputers import GUIDED, OTHERS, GaussianImputer, Imputer, MeanImputer
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
@@ -29,6 +30,10 @@ from viscos.train.model import Model
 
 BESIDE = ("mean", "gaussian")
 """Imputers that are measured beside a model unless the settings say which; they are known from its training."""
+
+
+_FITTED = {kind.name: kind for kind in OTHERS}
+_GUIDED = {kind.name: kind for kind in GUIDED}
 
 
 def objective_of(solver: dict[str, Any], lad: dict[str, Any] | None = None) -> Objective:
@@ -58,22 +63,29 @@ class FromTraining:
     data: Callable[[], IncompleteData]
     """The training data as the model saw them, loaded when an imputer has to be fitted to them."""
 
-    def imputer(self, name: str) -> Imputer | None:
-        """The imputer called `name`, or the class of that dotted path, fitted; None if the run cannot tell.
+    def imputer(self, name: str, flow: Flow, noise: float = 0.0) -> Imputer | None:
+        """The imputer called `name`, or of the class of that dotted path, fitted; None if the run cannot tell.
 
-        Raises `InputError` if there is none of that name.
+        Raises `InputError` as `check_imputer` does.
         """
         if name == "mean":
             return None if self.means is None else MeanImputer(self.means)
         if name == "gaussian":
             return None if self.gaussian is None else GaussianImputer(self.gaussian)
-        named = {kind.name: kind for kind in OTHERS}
-        if name in named:
-            return named[name]().fit(self.data())
-        if "." not in name:
-            known = ", ".join((*BESIDE, *named, *(kind.name for kind in GUIDED)))
-            raise InputError(f"imputers has {name!r}; choose from {known}, or give the dotted path of a class")
-        return build({"_target_": name}, Imputer).fit(self.data())
+        if name in _GUIDED:
+            return _GUIDED[name](flow, noise=noise)
+        return (_FITTED[name]() if name in _FITTED else build({"_target_": name}, Imputer)).fit(self.data())
+
+
+def check_imputer(name: str, flow: Flow) -> None:
+    """Raises `InputError` if nothing is called so, or if it does not suit the flow: before anything is trained."""
+    if name in _GUIDED:
+        _GUIDED[name](flow)
+    elif "." in name:
+        maker(name, Imputer)
+    elif name not in (*BESIDE, *_FITTED):
+        known = ", ".join((*BESIDE, *_FITTED, *_GUIDED))
+        raise InputError(f"imputers has {name!r}; choose from {known}, or give the dotted path of a class")
 
 
 @dataclass(frozen=True)
@@ -97,16 +109,20 @@ class Measuring:
         imputers, metrics = cfg.get("imputers", BESIDE), cfg.get("metrics", ())  # older runs say nothing of them
         return cls(dataset, cfg["inception"], protocol, objective, tuple(imputers), tuple(metrics))
 
+    def check(self, flow: Flow) -> None:
+        """Raises `InputError` for an imputer or a metric that there is not, or that does not suit the flow."""
+        for name in self.imputers:
+            check_imputer(name, flow)
+        for name in self.metrics:
+            maker(name, Metric)
+
     def run(
         self, model: Model, test: Data, observed: Tensor, known: FromTraining, given: Sequence[Imputer] = ()
     ) -> tuple[dict[str, Any], Completions | None]:
         """The record, and the completions of the first items, with a bar; `given` are measured too."""
         device = next(model.parameters()).device
-        guided = {kind.name: kind for kind in GUIDED}
-        others: list[Imputer] = []
-        for name in self.imputers:
-            made = guided[name](model.flow, noise=self.protocol.noise) if name in guided else known.imputer(name)
-            others += [] if made is None else [made]
+        noise = self.protocol.noise
+        others = [made for name in self.imputers if (made := known.imputer(name, model.flow, noise)) is not None]
         others += given
         metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, device))
         metrics += [build({"_target_": name}, Metric, test) for name in self.metrics]

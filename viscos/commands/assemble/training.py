@@ -93,11 +93,13 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
     gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data, state)
     trainer = _trainer(cfg, flow, train.classes, data, hides, gaussian, devices, state)
+    measuring = Measuring.of(cfg, dataset, trainer.objective)
+    measuring.check(flow)
     return Training(
         {**cfg, "resume": None},
         run_dir,
         trainer,
-        Measuring.of(cfg, dataset, trainer.objective),
+        measuring,
         test,
         test_observed,
         scaling,
