@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,11 @@ from viscos.commands import progress
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
 from viscos.core.choices import names
+from viscos.core.solution import Status
 from viscos.data.mask_files import load_masks, mask_hash, save_masks
 from viscos.data.sources.registry import load
+from viscos.inference import impute
+from viscos.linear.gaussian_em import em_gaussian
 from viscos.runs import checkpoint
 from viscos.runs.trained import load as load_trained
 from viscos.train import Trainer
@@ -151,6 +155,16 @@ def test_tensorboard(trained):
     assert [step for step, _ in scalars(trained, "train/bound")] == [0, 1]
     ((step, value),) = scalars(trained, "test/rmse/mean/pooled")
     assert step == 2 and value == pytest.approx(figures(trained)["rmse"]["mean"]["pooled"])
+
+
+def test_the_gaussian_of_a_run_knows_the_noise_of_training(trained):
+    """The flow sees noisy values, and so does what it starts from."""
+    cfg, gaussian = runs.load_config(trained), load_trained(trained).gaussian
+    values, observed = load("digits", "train").values[:32], load_masks(trained / "masks_train.npz")
+    noise, floor = cfg["dataset"]["noise"], cfg["gaussian_floor"]
+    wanted, without = (em_gaussian(values, observed, floor, each).covariance for each in (noise, 0.0))
+    torch.testing.assert_close(gaussian.covariance, wanted, atol=1e-6, rtol=1e-5)
+    assert noise > 0 and (wanted - without).diagonal().min() > 0.5 * noise**2
 
 
 def without_clock(record: dict) -> dict:
@@ -879,6 +893,30 @@ def test_a_long_run_says_once_what_it_will_take(terminal, tmp_path, monkeypatch)
             shown.update(step)
     lines = [line.strip() for line in screen.text().splitlines() if "about" in line]
     assert lines == ["training: about 0:33:20 for all 1000, 2 s each"]
+
+
+def test_verdicts_in_batches_are_those_of_their_items(trained, monkeypatch):
+    """Two draws of five items, of which the fourth item's first and the second one's second are not solved."""
+
+    def failing(flow, posterior, batch, *rest, draws=1, **settings):
+        done = impute(flow, posterior, batch, *rest, draws=draws, **settings)
+        bad = torch.zeros(draws, len(batch), dtype=torch.bool)
+        for draw, item in FAILED[:draws]:
+            bad[draw] = batch.index == item
+        status = torch.where(bad.flatten(), int(Status.STALLED), done.solution.status)
+        hidden = (bad.view(*bad.shape, 1, 1, 1) & batch.hidden).to(done.draws.device)
+        return replace(
+            done, draws=torch.where(hidden, float("nan"), done.draws), solution=replace(done.solution, status=status)
+        )
+
+    FAILED = [(0, 3), (1, 1)]
+    monkeypatch.setattr("viscos.inference.conditional.impute", failing)
+    words = (f"checkpoint={trained}", "items=5", "batch_size=2", "draws=2", "posterior=amortised", "threads=1")
+    folder = viscos("impute", *words)
+    found, record = completions(folder), figures(folder)
+    assert np.argwhere(~found["solved"]).tolist() == [list(place) for place in FAILED]
+    assert (np.isfinite(found["draws"]).all((2, 3, 4)) == found["solved"]).all()
+    assert record["solver"]["failed"] == 0.2 and record["solver"]["solves"] == 10
 
 
 def test_impute_in_batches_is_impute_at_once(trained):

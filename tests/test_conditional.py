@@ -1,5 +1,7 @@
 """`viscos.condition`, completions and their random numbers: what a caller can rely on."""
 
+import math
+
 import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, within
@@ -7,7 +9,7 @@ from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, 
 import viscos
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
-from viscos.core.rng import generator, item_noise
+from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.core.solution import Solution, Status
 from viscos.flows import ClosedForm, Flow, iresnet
 from viscos.inference import Completions, impute
@@ -217,6 +219,44 @@ def test_fitting_leaves_the_flow_as_it_was():
     with pytest.raises(RuntimeError, match="stop"):
         q.fit(2, progress=lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
     assert [p.requires_grad for p in flow.parameters()] == wanted  # also when it was interrupted
+
+
+class Recording:
+    """An objective that keeps the noise of every step, and the state of its probes' generators."""
+
+    def __init__(self, objective):
+        self.objective, self.solver, self.noise, self.probes = objective, objective.solver, [], []
+
+    def step(self, flow, batch, q, noise, generators):
+        self.noise.append(noise)
+        self.probes.append([row.get_state() for row in generators.rows])
+        return self.objective.step(flow, batch, q, noise, generators)
+
+
+def test_every_step_of_a_fit_has_random_numbers_of_its_own():
+    """Also those of a fit that goes on."""
+    flow, y, hidden = problem()
+    q = viscos.condition(flow, y, ~hidden, seed=3)
+    q.objective = seen = Recording(q.objective)
+    q.fit(2, samples=2).fit(1, samples=2)
+    wanted = item_noise(3, torch.arange(3), 6, (1, 4, 4), y, purpose="fit")
+    assert torch.equal(torch.cat(seen.noise), wanted)
+    for key, states in enumerate(seen.probes):
+        mine = ItemGenerators(3, torch.arange(3), 2, key).rows
+        assert all(torch.equal(a, b.get_state()) for a, b in zip(states, mine, strict=True))
+    assert not torch.equal(seen.probes[0][0], seen.probes[1][0])
+
+
+@pytest.mark.parametrize("decay", [True, False])
+def test_the_rate_of_a_fit_falls_along_a_cosine(decay):
+    """Far from the optimum of an affine flow every gradient points the same way, and a step of Adam is the rate."""
+    q = viscos.condition(AffineFlow(2), normal(1, 2), torch.tensor([True, False]), posterior="diagonal", lad="exact")
+    q.posterior.mean.data.fill_(1e4)
+    means = [q.posterior.mean.detach()[0, 1].clone()]
+    q.fit(8, learning_rate=0.1, decay=decay, progress=lambda *_: means.append(q.posterior.mean.detach()[0, 1].clone()))
+    moves = (torch.stack(means).diff().abs() / 0.1).tolist()
+    wanted = [0.5 * (1 + math.cos(math.pi * k / 8)) if decay else 1.0 for k in range(8)]
+    assert moves == pytest.approx(wanted, rel=0.02)
 
 
 @pytest.mark.parametrize("lad", ["auto", "exact", "clade", "nlade"])

@@ -26,8 +26,8 @@ from viscos.flows import ClosedForm, Flow, iresnet
 from viscos.inference import Objective
 from viscos.linear import GMRES
 from viscos.logdet import CLADE, NLADE, Exact
-from viscos.posteriors import Amortised, Diagonal, Full, FullGaussian, Householder
-from viscos.roots import anderson, newton_krylov
+from viscos.posteriors import Amortised, Diagonal, DiagonalGaussian, Full, FullGaussian, Householder
+from viscos.roots import LatentEquation, anderson, newton_krylov
 
 TIGHT = Objective(anderson(1e-12, 200), Exact(), GMRES(1e-13, budget=500), path_gradient=False)
 
@@ -399,6 +399,33 @@ def test_a_batch_in_which_all_fail_has_a_zero_gradient():
     assert not step.ok.any()
     step.surrogate.sum().backward()
     assert all(p.grad is None or (p.grad == 0).all() for p in (*posterior.parameters(), *flow.parameters()))
+
+
+class Starting:
+    """A solver that keeps where it was to start."""
+
+    tolerance = 1e-3
+
+    def solve(self, equation, start):
+        self.start = start
+        return anderson().solve(equation, start)
+
+
+def test_a_solve_starts_where_the_posterior_says():
+    """Its guess of the completion, for each draw; for want of one, at the solution of the flow's skeleton."""
+    flow, y, hidden = residual_flow("image"), normal(3, 1, 4, 4, seed=5), masks((1, 4, 4))["random"]
+    batch, noise, guess = incomplete(y, ~hidden), normal(2, 3, 1, 4, 4, seed=6), normal(3, 1, 4, 4, seed=7)
+    for start in (guess, None):
+        q = DiagonalGaussian(torch.zeros_like(y), hidden, torch.zeros_like(y), start=start)
+        solver = Starting()
+        for call in (Objective(solver).step, Objective(solver).log_weight):
+            call(flow, batch, q, noise, generator(0))
+            if start is None:
+                x = q.sample(noise).flatten(0, 1)
+                wanted = LatentEquation.build(flow, y.repeat(2, 1, 1, 1), hidden.repeat(2, 1, 1, 1), x).start()
+            else:
+                wanted = torch.where(hidden, guess, 0).repeat(2, 1, 1, 1)
+            assert torch.allclose(solver.start, wanted)
 
 
 def test_nothing_hidden_is_maximum_likelihood():

@@ -110,6 +110,19 @@ def test_the_gaussian_is_fitted_by_expectation_maximisation_and_its_mean_is_exac
     torch.testing.assert_close(done.draws.mean(0), done.mean(), atol=0.1, rtol=0)
 
 
+@pytest.mark.parametrize("draws", [2, 3000], ids=["draw by draw", "item by item"])
+def test_draws_of_the_gaussian_have_its_conditional_covariance(draws):
+    """By Schur's complement, whichever way they are drawn."""
+    law = torch.eye(D).double() + 0.5
+    observed = torch.tensor([False, True, False])
+    items = incomplete(VALUES[:1].expand(6000 // draws, D), observed.expand(6000 // draws, D))
+    done = GaussianImputer(LAW).impute(items, draws).draws.flatten(0, 1).double()
+    S, (H, O) = law, (~observed, observed)  # noqa: E741
+    wanted = S[H][:, H] - S[H][:, O] @ torch.linalg.solve(S[O][:, O], S[O][:, H])
+    assert len(done) == 6000 and torch.equal(done[:, O], VALUES[:1, O].double().expand(6000, 1))
+    torch.testing.assert_close(done[:, H].T.cov(), wanted, atol=4 * float(wanted.max()) * (2 / 6000) ** 0.5, rtol=0)
+
+
 def test_the_flow_draws_what_impute_draws_in_pairs_for_a_mean_and_independently_else():
     imputer = imputers()["viscos"]
     assert isinstance(imputer, FlowImputer)

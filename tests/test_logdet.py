@@ -168,6 +168,31 @@ def test_the_block_solver_marks_what_it_cannot_solve():
     assert block.ok.tolist() == [True, False, False, True]  # a verdict is not taken back
 
 
+def test_adjoint_solves_are_preconditioned():
+    """By the transposed inverse of the block: a perfect one leaves nothing to do."""
+    A, hidden = torch.eye(12, dtype=F64) + normal(2, 12, 12) / 4, torch.arange(12) < 8
+    hidden, a = hidden.expand(2, 12), normal(2, 12, seed=1)
+    inverse = torch.zeros_like(A)
+    inverse[:, :8, :8] = torch.linalg.inv(A[:, :8, :8])
+    prepared, plain = (BlockSolver(Matrix(A), hidden, near, GMRES(1e-10)) for near in (Matrix(inverse), None))
+    assert torch.allclose(prepared.transposed(a), plain.transposed(a), atol=1e-7)
+    assert (prepared.products <= 2).all() and (plain.products >= 8).all()
+
+
+def test_a_probe_whose_product_with_j_is_wrong_is_left_out():
+    """The inverse of a layer may miss its tolerance without a word: NLADE checks G (J v) = v."""
+
+    class Off(Matrix):
+        def inverse(self, tolerance=None):
+            return Matrix(torch.linalg.inv(A) * torch.tensor([1.0, 1.2, 1.001, torch.nan], dtype=F64)[:, None, None])
+
+    flow, hidden = AffineFlow(5), torch.tensor([True, False, False, True, False]).expand(4, 5)
+    A = flow.layers[0].A.detach().expand(4, 5, 5)
+    block = BlockSolver(Off(A), hidden)
+    NLADE().surrogate(flow, normal(4, 5), block, generator(0))
+    assert block.ok.tolist() == [True, False, True, False]
+
+
 # ----------------------------------------------------------------------------------------------------------- values
 
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from problems import F64, KINDS, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow
+from problems import F64, KINDS, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow
 
 from viscos.core.errors import InputError
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows import ClosedForm, Flow
 from viscos.inference.partition import maxvol
-from viscos.linear import GMRES, LinearOperator
+from viscos.linear import GMRES, LinearOperator, Matrix
 from viscos.roots import (
     AlternatingFixedPoint,
     Anderson,
@@ -369,6 +369,23 @@ def test_erratum_4_algorithm_1_has_a_start():
     assert torch.allclose(nothing.value, torch.where(hidden, begun, 0))
 
 
+def test_two_turns_of_algorithm_1_by_hand():
+    """Its damping is α = β = 0.5 · 0.95^k, from k = 0 on (section 3)."""
+    _, hidden, equation = problem("vector", "random")
+    flow, y, x = equation.flow, equation.y, equation.x
+    y_hidden = equation.start()
+    x_observed = flow.to_latent(torch.where(hidden, y_hidden, y))
+    state = AlternatingFixedPoint().init(equation, y_hidden, equation.residual(y_hidden))
+    z = y_hidden
+    for mixing in (0.5, 0.5 * 0.95, 0.5 * 0.95**2):
+        y_hidden = (1 - mixing) * y_hidden + mixing * flow.to_data(torch.where(hidden, x, x_observed)).value
+        x_observed = (1 - mixing) * x_observed + mixing * flow.to_latent(torch.where(hidden, y_hidden, y))
+        z, r, _, state = AlternatingFixedPoint().step(equation, z, equation.residual(z), state)
+        assert torch.allclose(z[hidden], y_hidden[hidden], atol=1e-8)
+        assert torch.allclose(state.x[~hidden], x_observed[~hidden], atol=1e-8)
+        assert torch.allclose(r, equation.residual(z), atol=1e-12)
+
+
 def test_erratum_5_which_block_of_the_jacobian_is_meant():
     """J^HO = ∂f^H/∂x^O: with it dy^H/dx^H at fixed y^O is J^HH − J^HO (J^OO)⁻¹ J^OH = (G^HH)⁻¹."""
     y, hidden, equation = problem("vector", "random")
@@ -429,6 +446,20 @@ def test_the_implicit_gradient_against_automatic_differentiation_of_newton():
     found = torch.autograd.grad((weights * y_star).square().sum(), [x, *flow.parameters()])
     for a, b in zip(found, wanted, strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_newton_and_anderson_are_preconditioned():
+    """With the inverse of the block of an affine flow there is nothing left to do, however far apart its scales are."""
+    flow, hidden = AffineFlow(12), (torch.arange(12) < 8).expand(2, 12)
+    flow.layers[0].A.data.mul_(torch.logspace(0, 2, 12, dtype=F64)[:, None])
+    inverse = torch.zeros(2, 12, 12, dtype=F64)
+    inverse[:, :8, :8] = torch.linalg.inv(flow.layers[0].A.detach()[:8, :8])
+    eye, y, x = torch.eye(12, dtype=F64).expand(2, 12, 12), torch.where(hidden, 0, normal(2, 12)), normal(2, 12, seed=1)
+    prepared, plain = (LatentEquation(flow, y, hidden, x, Matrix(near)) for near in (inverse, eye))
+    for solver in (NewtonKrylov(1e-6), Anderson(1e-6, budget=60)):
+        found, slow = (solver.solve(equation, torch.zeros_like(y)) for equation in (prepared, plain))
+        assert found.converged.all() and (found.evaluations <= 6).all()
+        assert (slow.evaluations >= 10).all()
 
 
 def test_the_start_is_the_solution_of_the_skeleton():

@@ -19,7 +19,7 @@ RECORD = {
     "items": 10000,
     "mask_hash": "0123",
     "seed": 0,
-    "config": {"missing": 0.5, "seed": 0, "mask": RANDOM, "flow": {"channels": 32}, "max_steps": None},
+    "config": {"missing": 0.5, "seed": 0, "mask": RANDOM, "flow": {"channels": 32}, "epochs": 4, "max_steps": None},
     "accuracy": {"value": 0.95, "classifier": "trained along, on the inference network's own completions and masks"},
     "rmse": {"mean": {"pooled": 0.1}, "draw": {"pooled": 0.14}, "gaussian_mean": {"pooled": 0.11}},
 }
@@ -134,6 +134,15 @@ def test_markdown(capsys):
     put("runs", **SEEDS, c=AT_90)
     assert printed(capsys, "runs=runs") == MARKDOWN
     assert printed(capsys, "runs=[runs/a,runs/b,runs/c]") == MARKDOWN
+
+
+def test_a_cell_is_the_mean_over_the_seeds():
+    """And their standard deviation with n − 1; of three values apart, none of which is the mean."""
+    values = (0.1, 0.2, 0.6)
+    put("runs", **{f"s{k}": changed(RECORD, seed=k, rmse__mean__pooled=value) for k, value in enumerate(values)})
+    *_, rmse = tables.tables(records.read(["runs"]))
+    (row,) = (row for row in rmse.rows if row.method == "viscos, posterior mean")
+    assert (row.figures[0].mean, row.figures[0].spread) == ("0.3000", "0.2646")
 
 
 def test_saved_records_give_the_same_tables(capsys):
@@ -325,6 +334,7 @@ REFUSED = [
     (changed(RECORD, mask_hash="f"), "disagree about the test masks of missing=0.5 seed=0: 0123 in a; f in b"),
     (RECORD, "a, b are all missing=0.5 seed=0; leave one of them"),
     (changed(RECORD, seed=1, config__flow__channels=64), "disagree about flow.channels: 32 in a; 64 in b"),
+    (changed(RECORD, seed=1, config__epochs=9), "disagree about epochs: 4 in a; 9 in b"),
     (changed(RECORD, seed=1, config__max_steps=9), "disagree about max_steps: null in a; 9 in b"),
     (changed(RECORD, command="eval"), "metrics.json is no record of `viscos train` with its settings"),
     (

@@ -12,6 +12,7 @@ from problems import normal
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
+from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.sources.registry import load
 from viscos.flows import Residual
@@ -23,6 +24,7 @@ from viscos.roots import anderson
 from viscos.runs import checkpoint
 from viscos.train import Plan, Trainer, dequantise
 from viscos.train.model import build_model
+from viscos.train.noise import noisy
 
 SHAPE = (1, 4, 4)
 CLASSES = 3
@@ -64,6 +66,8 @@ def nothing(*_):
 def run(trainer, steps=None):
     """Runs a trainer to the end, or so many steps; returns the reports."""
     reports = []
+    if steps == 0:
+        return reports
 
     class Stop(Exception):
         pass
@@ -234,6 +238,40 @@ def test_the_gradient_is_that_of_the_mean_over_solved_items():
     assert report.loss["gradient"] == pytest.approx(float(torch.stack(squared).sum().sqrt()), rel=1e-4)
 
 
+@pytest.mark.parametrize("number", [0, 7])
+def test_the_random_numbers_of_a_step_are_its_own(number):
+    """Keyed by (seed, purpose, step): what two steps see of the same items differs."""
+    values, observed, labels = pictures()
+    trainer = fresh(values, observed, labels, plan=dataclasses.replace(PLAN, augment=("flip", "shift"), seed=5))
+    batch, trainer.step = trainer.data.batch(torch.arange(8)), number
+    (part,), seen = trainer._parts(batch, False), trainer._seen(batch)
+    moved = augment(batch, ("flip", "shift"), generator(5, "augment", number), holes=True)
+    wanted = noisy(moved, PLAN.noise, PLAN.levels, generator(5, "noise", number))
+    assert torch.equal(seen.observed, wanted.observed) and torch.equal(seen.filled(), wanted.filled())
+    assert torch.equal(part.noise, torch.randn(8, *SHAPE, generator=generator(5, "draw", number)))
+    assert torch.equal(part.probes.get_state(), generator(5, "probe", number).get_state())
+    trainer._advance(batch)
+    assert torch.initial_seed() == generator(5, "dropout", number).initial_seed()
+
+
+def test_a_gradient_that_is_too_long_is_scaled_down():
+    trainer = fresh(*pictures(), plan=dataclasses.replace(PLAN, clip=0.5))
+    (report,) = run(trainer, 1)
+    norms = [p.grad.norm() for p in trainer.model.parameters() if p.grad is not None]
+    assert report.loss["gradient"] > 1, "what is told is the length that it had"
+    assert float(torch.stack(norms).norm()) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_the_power_iteration_goes_on_after_each_step():
+    """Along the weights as the step leaves them."""
+    trainer = fresh(*pictures())
+    for _ in range(2):
+        weights = {name: p.clone() for name, p in trainer.model.flow.named_buffers() if name.endswith(".u")}
+        run(trainer, 1)
+        after = dict(trainer.model.flow.named_buffers())
+        assert weights and not [name for name, u in weights.items() if torch.equal(u, after[name])]
+
+
 def test_a_step_in_which_everything_fails():
     trainer = fresh(*pictures(), objective=Objective(Failing(float("nan"), everything=True), CLADE()))
     before = state(trainer)
@@ -256,15 +294,18 @@ def test_at_first_the_inference_network_alone_learns():
     assert any(name.startswith("flow") and name.endswith("weight") for name in differing(before, state(trainer)))
 
 
-def test_the_holdout_loss_is_half_the_hidden_entries_times_the_log_of_the_error():
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_holdout_loss_is_half_the_hidden_entries_times_the_log_of_the_error(number):
+    """Of entries that are held out anew in each step."""
     cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}}
-    trainer = fresh(*pictures(), plan=Plan(1, 20, 1e-2, noise=0.0, pretrain=1), cfg=cfg)
-    batch, network = trainer.data.batch(epoch_order(20, 0, 0)), trainer.model.posterior
-    sparser = hold_out(batch, 0.3, generator(0, "holdout", 0))
+    trainer = fresh(*pictures(), plan=Plan(2, 20, 1e-2, noise=0.0, pretrain=2), cfg=cfg)
+    run(trainer, number)
+    batch, network = trainer.data.batch(epoch_order(20, 0, number)), trainer.model.posterior
+    sparser = hold_out(batch, 0.3, generator(0, "holdout", number))
     held = batch.observed & sparser.hidden
     with torch.no_grad():
         error = (network.predict(sparser) - batch.values)[held].double().square().mean()
-    (report,) = run(trainer)
+    (report,) = run(trainer, 1)
     wanted = 0.5 * float(batch.hidden.sum()) / 20 * math.log(float(error))
     assert report.loss["holdout"] == pytest.approx(wanted, rel=1e-5)
 
