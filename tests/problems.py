@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +40,15 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
 def orthogonal(d: int, seed: int) -> Tensor:
     """A random orthogonal matrix (d, d)."""
     return torch.linalg.qr(normal(d, d, seed=seed))[0]
+
+
+def waited(arrived: Callable[[], bool], process: subprocess.Popen, seconds: float = 240) -> None:
+    """Waits until something has `arrived`; fails where the process ends before, or where it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not arrived():
+        assert process.poll() is None, f"the process has ended, with {process.returncode}"
+        assert time.monotonic() < deadline, f"nothing came in {seconds} s"
+        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------------------------------------------- linear systems

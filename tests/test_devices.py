@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from problems import waited
 from test_average import CASES, in_double
 from test_train import PLAN, fresh, pictures, run, state
 
@@ -237,15 +238,11 @@ def test_an_error_in_the_processes_is_one_line(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_processes_and_saves(number, tmp_path):
     words = [sys.executable, "-m", "viscos", "train", *DEBUG, "epochs=1000", "devices=2"]
-    latest = -1
     started = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         first = started.stdout.readline()
         folder = Path(first.rstrip().rpartition("run folder ")[2])
-        while latest < 4:
-            time.sleep(0.2)
-            if (folder / "checkpoint.pt").exists():
-                latest = checkpoint.load(folder / "checkpoint.pt")["trainer"]["step"]
+        waited((folder / "checkpoint.pt").exists, started)
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
         started.send_signal(number)
         _, err = started.communicate(timeout=60)

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from problems import waited
 from test_commands import assert_equal, figures, without_clock
 
 from viscos.cli import main, sweep
@@ -84,7 +84,8 @@ def test_a_job_name_is_a_file_name():
     assert len(name("")) == 8 and name("../..").count(".") == 0
     elsewhere = {"threads": 4, "dataset": {"name": "x", "root": "/b", "download": False}}
     assert name("", **elsewhere) == name(""), "where a job runs does not matter"
-    assert name("", flow={"blocks": [2]}) != name(""), "what it is does"
+    others = ({"flow": {"blocks": [2]}}, {"seed": 1}, {"seed": 2}, {"solver": {"tolerance": 1e-2}}, {"missing": 0.9})
+    assert len({name(""), *(name("", **other) for other in others)}) == 6, "what it is does"
 
 
 def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
@@ -120,23 +121,24 @@ def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
 def test_a_killed_sweep_goes_on(monkeypatch):
     """The process is killed outright in the middle of a job, which goes on from its last epoch."""
     words = [*SWEEP, "missing=0.3", "max_steps=null", "epochs=15", "train_items=16"]
+    times_saved: set[int] = set()
+
+    def saved_twice() -> bool:
+        times_saved.update(path.stat().st_mtime_ns for path in FOLDER.glob("*/checkpoint.pt"))
+        return len(times_saved) > 1
+
     process = subprocess.Popen([sys.executable, "-m", "viscos", *words], stdout=subprocess.PIPE)
     try:
-        while not (saved := list(FOLDER.glob("*/checkpoint.pt"))) or step(saved[0]) < 4:
-            assert process.poll() is None
-            time.sleep(0.02)
+        waited(saved_twice, process)
     finally:
         process.kill()
         process.communicate()
-    done, steps, advance = step(saved[0]), [], Trainer._advance
-    assert not times() and 4 <= done < 30
+    (saved,) = FOLDER.glob("*/checkpoint.pt")
+    done, steps, advance = checkpoint.load(saved)["trainer"]["step"], [], Trainer._advance
+    assert not times() and 2 <= done < 30
     monkeypatch.setattr(Trainer, "_advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
     assert main(words) == 0
     assert steps == list(range(done, 30)) and len(times()) == 1
-
-
-def step(path: Path) -> int:
-    return checkpoint.load(path)["trainer"]["step"]
 
 
 def test_failed_jobs_are_listed_at_the_end_and_run_again(capsys):
