@@ -196,18 +196,36 @@ def test_interrupt(command, capsys):
     assert one_line(capsys, "viscos train: interrupted")
 
 
+def test_every_value_of_a_sweep_is_checked_before_the_first_job(command, capsys):
+    seen = command()
+    assert main(["train", "--multirun", "missing=0.1,7", "epochs=1,0"]) == 2
+    line = one_line(
+        capsys, "viscos train: job 1 (epochs=0,missing=0.1): epochs=0: must be a whole number, 1 or more, or null; "
+    )
+    assert "job 2 (epochs=1,missing=7): missing=7: must be a number from 0 to 1, or null; " in line
+    assert "job 3 (" in line and "job 0 (" not in line and line.endswith("; no job was started\n")
+    assert not seen and not Path("outputs").exists()
+    assert main(["train", "--multirun", "mask=random,file"]) == 2
+    one_line(capsys, "viscos train: job 1 (mask=file): mask.path=… is needed")
+    parallel = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    assert main(["train", "--multirun", "missing=0.1,7", *parallel]) == 2
+    one_line(capsys, "viscos train: job 1 (missing=7): missing=7")
+    assert not seen and not Path("outputs").exists()
+
+
 def test_a_failed_job_does_not_stop_a_sweep(command, capsys):
     def run(cfg):
         Path(cfg["run_dir"], "metrics.json").touch()
-        if cfg["missing"] == 0.3:
+        if cfg["missing"] in (0.2, 0.3):
             raise InputError("no data")
 
     seen = command(run)
-    assert main(["train", "--multirun", "missing=0.1,7,0.3,0.4"]) == 2
-    assert [cfg["missing"] for cfg in seen] == [0.1, 0.3, 0.4]
+    assert main(["train", "--multirun", "missing=0.1,0.2,0.3,0.4"]) == 2
+    assert [cfg["missing"] for cfg in seen] == [0.1, 0.2, 0.3, 0.4]
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[:2] for line in lines[:2]] == [
-        ["viscos train", "job 1 (missing=7)"],
+        ["viscos train", "job 1 (missing=0.2)"],
         ["viscos train", "job 2 (missing=0.3)"],
     ]
     assert len(run_folders()) == 4, "a failed job's folder says why"

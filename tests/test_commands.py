@@ -204,10 +204,11 @@ def test_nothing_but_results_is_printed():
     assert re.fullmatch(r"measuring 8/8 in 0:00:\d\d  rmse \S+  failed 0", err[1])
     out = found.stdout.splitlines()
     assert re.fullmatch(r"32 items, 2 steps, [\d,]+ parameters; run folder /.*", out[0])
-    assert out[1] == "RMSE on hidden pixels, in [0, 1]:" and out[3].startswith("  viscos, posterior mean ")
-    assert out[9].startswith("scores of 19 independent draws of 8 items")
-    assert out[13] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
-    assert out[-1].startswith("figures in ") and len(out) == 18
+    assert all(re.fullmatch(r"(train|test) items: \S+ % of the entries are hidden", line) for line in out[1:3])
+    assert out[3] == "RMSE on hidden pixels, in [0, 1]:" and out[5].startswith("  viscos, posterior mean ")
+    assert out[11].startswith("scores of 19 independent draws of 8 items")
+    assert out[15] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
+    assert out[-1].startswith("figures in ") and len(out) == 20
 
 
 @pytest.mark.parametrize(

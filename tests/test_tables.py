@@ -329,6 +329,10 @@ def test_the_paper_says_nothing_of_other_data():
 
 
 REFUSED = [
+    (
+        changed(RECORD, seed=1, mask_hash="1", files={"dataset.path": "cd"}),
+        "disagree about the contents of the data file: cd in b; ab in z",
+    ),
     (changed(RECORD, seed=1, dataset="digits"), "disagree about the data: mnist in a; digits in b"),
     (changed(RECORD, seed=1, items=1000), "disagree about the number of test items: 10000 in a; 1000 in b"),
     (changed(RECORD, mask_hash="f"), "disagree about the test masks of missing=0.5 seed=0: 0123 in a; f in b"),
@@ -356,6 +360,8 @@ def one_line(capsys, *words: str) -> str:
 @pytest.mark.parametrize(("second", "says"), REFUSED, ids=[says[:40] for _, says in REFUSED])
 def test_runs_that_do_not_belong_in_one_table(second, says, capsys):
     put("runs", a=RECORD, b=second)
+    if "contents" in says:
+        put("runs", z=changed(RECORD, seed=2, mask_hash="2", files={"dataset.path": "ab"}))
     assert says in one_line(capsys, "runs=runs")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def run(command: str, arguments: list[str]) -> int:
     ordered = composition.with_own_parts(command, composition.ordered(arguments))
     new = [path for path in (Path("outputs", command), Path("outputs")) if not path.exists()]
     try:
+        if not {"--multirun", "-m"}.isdisjoint(ordered):
+            _check_jobs(command, ordered)
         composition.apply(job, command, ordered)
     except JobFailed as failure:
         if failure.sweep:  # Hydra raises the first job's error, after the last job
@@ -44,6 +47,8 @@ def run(command: str, arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         swept = not {"--multirun", "-m"}.isdisjoint(ordered)
         raise KeyboardInterrupt("interrupted; the same command goes on" if swept else str(interrupt)) from None
+    except InputError:
+        raise
     except composition.REFUSALS as error:  # jobs raise JobFailed only
         raise InputError(composition.explained(command, error)) from error
     finally:
@@ -51,6 +56,28 @@ def run(command: str, arguments: list[str]) -> int:
             with contextlib.suppress(OSError):
                 path.rmdir()
     return 0
+
+
+def _check_jobs(command: str, ordered: list[str]) -> None:
+    """Composes every job of a sweep and looks at its values, before the first one runs.
+
+    Raises `InputError` that names the wrong ones. Only Hydra's own sweeper says beforehand which jobs there will be.
+    """
+    if any(argument.startswith("hydra/sweeper") for argument in ordered):
+        return
+    wrong: list[str] = []
+
+    def check(config: DictConfig) -> None:
+        settings = HydraConfig.get()
+        try:
+            validate(command, composition.plain(command, config))
+        except InputError as error:
+            wrong.append(f"job {settings.job.num} ({settings.job.override_dirname}): {messages.reason(error)}")
+
+    with tempfile.TemporaryDirectory() as folder:
+        composition.apply(check, command, composition.leaving_nothing(ordered, folder))
+    if wrong:
+        raise InputError(f"{'; '.join(wrong)}; no job was started")
 
 
 def job(config: DictConfig) -> Any:
@@ -77,7 +104,7 @@ def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: s
         cfg = composition.plain(command, config)
         if swept and swept.interrupted:
             cfg["resume"] = folder
-        return execute(command, cfg, folder, _named(cfg))
+        return execute(command, cfg, folder, _named(cfg), composition.given(HydraConfig.get()))
     except Exception as error:
         status, reason = messages.report(label, error), messages.reason(error)
         if swept:
@@ -89,16 +116,19 @@ def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: s
         runs.discard_if_empty(folder)
 
 
-def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] = ()) -> Any:
+def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] = (), given: Sequence[str] = ()) -> Any:
     """Runs `viscos.commands.<command>.run` on checked settings, with the run folder as `run_dir` among them.
 
+    `given` names the settings that were typed, so that the command can say which of them have no effect.
     Code outside viscos may be run if its name is in `own`, or below one there, or in the setting `allow`.
     """
     validate(command, cfg)
     allow = cfg.get("allow") or []
     with allowing([*own, *([allow] if isinstance(allow, str) else allow)]):
         # Imported here: it brings torch, which bad settings need not wait for.
-        return importlib.import_module(f"viscos.commands.{command}").run({**cfg, "run_dir": folder})
+        return importlib.import_module(f"viscos.commands.{command}").run(
+            {**cfg, "run_dir": folder, "given": list(given)}
+        )
 
 
 def _named(cfg: dict[str, Any]) -> list[str]:

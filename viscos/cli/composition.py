@@ -10,9 +10,11 @@ import re
 import secrets
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra.conf import HydraConf
 from hydra.errors import CompactHydraException
 from hydra.types import RunMode
@@ -20,9 +22,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from viscos.cli.outline import choices, outline, settings
+from viscos.cli.validate import RULES
 from viscos.core.choices import OWN
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 
+_PLACE = {
+    "train": "resume",
+    "impute": "checkpoint",
+    "eval": "checkpoint",
+    "bench": "checkpoint",
+    "table": "runs",
+    "figure": "run",
+}
+"""The setting of each command that is a run folder."""
 REFUSALS = (CompactHydraException, OmegaConfBaseException, ValueError, OSError)
 """What Hydra raises when it cannot compose the settings, or cannot make the run folder."""
 
@@ -47,6 +60,18 @@ def plain(command: str, config: DictConfig) -> dict[str, Any]:
 def is_sweep(settings: HydraConf) -> bool:
     """Whether the job is one of several."""
     return bool(settings.mode == RunMode.MULTIRUN)
+
+
+def leaving_nothing(arguments: list[str], folder: str) -> list[str]:
+    """The arguments of a sweep such that its jobs run here, one by one, and leave nothing but in `folder`."""
+    kept = [each for each in arguments if not each.lstrip("+").startswith(("hydra/launcher", "hydra.launcher"))]
+    return [*kept, f"hydra.sweep.dir={folder}", "hydra.output_subdir=null"]
+
+
+def given(settings: HydraConf) -> list[str]:
+    """The names of the settings that were typed, without those of Hydra."""
+    names = [str(override).partition("=")[0].lstrip("+~") for override in settings.overrides.task]
+    return list(dict.fromkeys(names))
 
 
 def one_by_one(settings: HydraConf) -> bool:
@@ -134,11 +159,9 @@ def explained(command: str, error: Exception) -> str:
     if found := re.match(r"Could not (?:override|delete from config\.) '([^']+)'", text):
         return _unknown(command, found[1])
     if found := re.match(r"Ambiguous value for argument '(.+)'", text):
-        return f"{found[1]} gives several values: add --multirun to run each, or write {_as_list(found[1])} for a list"
-    if "missing EQUAL" in text:
-        return f"cannot read {getattr(error, 'override', text)!r}; settings are written key=value"
+        return _several(found[1])
     if hasattr(error, "override"):
-        return f"cannot read {error.override!r}; quote a value with special characters: 'key=\"value\"'"
+        return _unread(command, str(error.override))
     if text.startswith("Missing mandatory value"):
         return _needed(command, str(getattr(error, "full_key", "a value")))
     if "Config group override must be" in text:
@@ -163,9 +186,33 @@ def _needed(command: str, key: str) -> str:
     return f"{key}=… is needed" + (f": {meaning}" if meaning else "")
 
 
-def _as_list(override: str) -> str:
+def _several(override: str) -> str:
+    """What can be done about values between commas: a list only where the setting takes one."""
     key, _, value = override.partition("=")
-    return f"{key}=[{value}]"
+    listed, rule = yaml.safe_load(f"[{value}]"), RULES.get(key)
+    taken = rule is None or rule(listed) is None
+    ways = "add --multirun to run each" + (f", or write {typed(key, listed)} for a list" if taken else "")
+    return f"{override} gives several values: {ways}"
+
+
+def _unread(command: str, override: str) -> str:
+    """What can be done about a word that is no setting, or whose value Hydra's grammar does not take."""
+    key, equals, value = override.partition("=")
+    if not equals:
+        meant = _meant(command, override)
+        return f"cannot read {override!r}; settings are written key=value" + (f": {meant}" if meant else "")
+    inside = re.fullmatch(r"\[(.*)\]", value)
+    parts: Any = [part.strip().strip("'\"") for part in inside[1].split(",")] if inside else value
+    return f"cannot read {override!r}; quote what has special characters: {typed(key, parts)}"
+
+
+def _meant(command: str, word: str) -> str | None:
+    """The setting that a path stands for which was given without its name."""
+    path = Path(word).expanduser()
+    if not path.exists():
+        return None
+    saved = path.is_dir() or path.suffix == ".pt"
+    return typed("input" if command == "impute" and not saved else _PLACE[command], word)
 
 
 def _first_line(error: Exception) -> str:

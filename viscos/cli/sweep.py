@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from viscos import runs
 from viscos.core import atomic
+from viscos.runs import own_files
 
 FAILED = "failed.txt"
 """Why a job failed, in one line, in its folder; gone when it is run again."""
@@ -27,13 +28,16 @@ _LONGEST = 100
 
 
 def job_name(overrides: str, *, _root_: DictConfig) -> str:
-    """The name of a job's folder: what was set, and a digest of all its settings.
+    """The name of a job's folder: what was set, and a digest of all its settings and of the data files that they name.
 
-    It has no character that would have to be quoted in checkpoint=<folder>.
+    So a job whose data have changed since it ran is another job. The name has no character that would have to be quoted
+    in checkpoint=<folder>.
     """
     keys = [str(key) for key in _root_ if key != "hydra"]
     cfg: Any = OmegaConf.to_container(OmegaConf.masked_copy(_root_, keys), resolve=True)
-    digest = hashlib.sha256(json.dumps(runs.essence(cfg), sort_keys=True).encode()).hexdigest()[:8]
+    essence, files = runs.essence(cfg), own_files.digests(cfg)
+    said = json.dumps({**essence, "files": files} if files else essence, sort_keys=True)
+    digest = hashlib.sha256(said.encode()).hexdigest()[:8]
     words = re.sub(r"[^\w.+-]+", "_", overrides.replace(",", "-"), flags=re.ASCII)[:_LONGEST].strip("._")
     return f"{words}-{digest}" if words else digest
 

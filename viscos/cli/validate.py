@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {
     "start": optional(word_of("start")),
     "solvers": list_of(word_of("solvers")),
     "rates": list_of(number(0, 1)),
-    "center": integer(0),
+    "center": optional(integer(0)),
     "repeats": integer(1),
     "runs": either(text, list_of(text)),
     "format": word_of("format"),

@@ -7,7 +7,7 @@ from typing import Any
 from viscos import runs
 from viscos.commands.assemble.evaluation import evaluation
 from viscos.commands.assemble.saved import from_training
-from viscos.commands.report import save_grid, summary
+from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
 from viscos.report.board import Log
 from viscos.runs.provenance import versions
@@ -16,6 +16,9 @@ from viscos.runs.provenance import versions
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     job = evaluation(cfg)
+    print(hidden_share(job.observed, "test items"), flush=True)
+    if job.idle:
+        print(job.idle, flush=True)
     runs.save_config(job.run_dir, job.settings)
     record, first = job.measuring.run(job.trained.model, job.test, job.observed, from_training(job.trained), job.given)
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}

@@ -12,7 +12,7 @@ from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
 from viscos.commands.completed import Completed, joined, record_of, save
 from viscos.commands.progress import bar
-from viscos.commands.report import save_draws, save_grid, summary
+from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.inference.conditional import Conditional
@@ -27,6 +27,9 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     job = imputing(cfg)
     if line := job.choice.line(job.posterior(job.data.values[:1])):
         print(line, flush=True)
+    print(hidden_share(job.items.observed, "items"), flush=True)
+    if job.idle:
+        print(job.idle, flush=True)
     runs.save_config(job.run_dir, job.settings)
     with Log(job.run_dir) as log:
         parts = [_complete(job, rows, log) for rows in torch.arange(len(job.data)).split(job.batch_size)]

@@ -26,6 +26,16 @@ _ROWS = 4096
 """Points whose density is computed together."""
 
 
+def hidden_share(observed: Tensor, what: str) -> str:
+    """A line: the mean share of hidden entries of `observed` (N, …), bool, and how many items lack all or nothing."""
+    shares = (~observed).flatten(1).double().mean(1)
+    line = f"{what}: {100 * float(shares.mean()):.3g} % of the entries are hidden"
+    for share, word in ((0, "nothing"), (1, "everything")):
+        if count := int((shares == share).sum()):
+            line += f"; {word} in {'every one' if count == len(shares) else f'{count} of {len(shares)}'}"
+    return line
+
+
 def save_grid(
     path: Path,
     truth: Tensor,

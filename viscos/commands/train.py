@@ -13,9 +13,10 @@ from viscos.commands.assemble.training import MASKS, Training, training
 from viscos.commands.interrupt import held
 from viscos.commands.launch import launch
 from viscos.commands.progress import Bar, bar
-from viscos.commands.report import save_density, save_grid, save_samples, summary
+from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
 from viscos.core import atomic
 from viscos.core.rng import generator
+from viscos.core.typed import typed
 from viscos.data.mask_files import save_masks
 from viscos.report.board import Log
 from viscos.runs import checkpoint
@@ -42,7 +43,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
             seconds = _train(job, log)
             record = _measure(job, log)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; `viscos train resume={job.run_dir}` goes on") from None
+        raise KeyboardInterrupt(f"interrupted; `viscos train {typed('resume', job.run_dir)}` goes on") from None
     record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
     atomic.write_json(job.run_dir / "metrics.json", record)
     print(summary(record))
@@ -70,6 +71,10 @@ def _announce(job: Training) -> None:
     trainer, parameters = job.trainer, sum(p.numel() for p in job.trainer.model.parameters())
     about = f"{len(trainer.data)} items, {trainer.total} steps, {parameters:,} parameters"
     print(f"{about}; run folder {job.run_dir}", flush=True)
+    for split, observed in job.masks.items():
+        print(hidden_share(observed, f"{split} items"), flush=True)
+    if job.idle:
+        print(job.idle, flush=True)
     if job.scaling is not None and job.scaling.constant:
         print(f"constant in the training data: {', '.join(job.scaling.constant)}", flush=True)
 

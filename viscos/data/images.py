@@ -10,6 +10,8 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.items import PIXELS, Data, Units
 
+_ROUNDING = 1e-3
+
 
 @dataclass(frozen=True)
 class Images(Data):
@@ -34,8 +36,28 @@ def check_unit_range(values: Tensor, known: Tensor | None = None) -> None:
     inside = (values >= 0) & (values <= 1)
     bad = ~inside if known is None else ~inside & known
     if bad.any():
-        seen = values[bad]
+        item = int(bad.flatten(1).any(1).nonzero()[0]) if values.dim() > 1 else 0
         raise InputError(
-            f"image values must lie in [0, 1], saw {seen.min().item():.4g} to {seen.max().item():.4g} outside it; "
-            "divide 0-255 values by 255, shift [-1, 1] values by (v + 1) / 2, undo logits with a sigmoid"
+            f"image values must lie in [0, 1], and item {item} (from 0) has {_named(values[item][bad[item]])}; "
+            + _remedy(values if known is None else values[known])
         )
+
+
+def _named(seen: Tensor) -> str:
+    """Values outside [0, 1], with as many digits as show that they are."""
+    low, high = (f"{float(value):.9g}" for value in (seen.min(), seen.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _remedy(values: Tensor) -> str:
+    """What brings values to [0, 1], by what they seem to be."""
+    if bool(values.isinf().any()):
+        return "give NaN where a value is missing, and finite ones elsewhere"
+    low, high = float(values.nan_to_num(0).min()), float(values.nan_to_num(0).max())
+    if -_ROUNDING <= low and high <= 1 + _ROUNDING:
+        return "these are off by rounding: clip them, values.clip(0, 1)"
+    if low >= 0 and high <= 255:
+        return "divide 0-255 values by 255, values / 255"
+    if low >= -1 and high <= 1:
+        return "shift [-1, 1] values, (values + 1) / 2"
+    return "scale them by the least and the largest that there can be; logits want a sigmoid"

@@ -22,7 +22,7 @@ _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they 
 
 def save_config(run_dir: str | Path, cfg: dict[str, Any]) -> Path:
     """Saves the settings of a run in its folder; the folder's own name is left out, so that it may be moved."""
-    kept = {key: value for key, value in cfg.items() if key != "run_dir"}
+    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "given")}
     text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
     return atomic.write(Path(run_dir) / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 

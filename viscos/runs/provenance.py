@@ -12,16 +12,21 @@ import torch
 import viscos
 from viscos import runs
 from viscos.core.version import __version__
+from viscos.runs import own_files
 
 
 def provenance(cfg: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Settings, seed, versions, the code's commit (None where it is not known) and the machine; plain."""
+    """Settings, seed, versions, digests of the files that the settings name, the code's commit (None where it is not
+    known) and the machine; plain.
+    """
+    files = own_files.digests(cfg)
     return {
         "seed": cfg["seed"],
         "versions": versions(),
         "commit": commit(),
         "machine": machine(device),
         "config": runs.essence(cfg),
+        **({"files": files} if files else {}),
     }
 
 

@@ -140,6 +140,7 @@ def _record(path: Path) -> Record:
 def _check(records: list[Record]) -> None:
     """Refuses what does not compare."""
     _agree(records, "the data", lambda record: record.figures["dataset"])
+    _agree(records, "the contents of the data file", lambda record: record.entry("files").get("dataset.path"))
     _agree(records, "the number of test items", lambda record: record.figures["items"])
     _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
     _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.idle import apart
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, random_masks
 from viscos.commands.assemble.measuring import objective_of
 from viscos.core.build import build
 from viscos.core.choices import choice
+from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
@@ -26,6 +28,7 @@ from viscos.runs.trained import load
 from viscos.train.model import Model
 
 _TRAIN_ITEMS = 2000
+_CENTER = 8  # pixels of a hidden centre, where the images are large enough
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Benching:
 
 def benching(cfg: dict[str, Any]) -> Benching:
     """Assembles a benchmark by the checked settings of `viscos bench`."""
+    cfg, given = apart(cfg)
+    for part in ("dataset", "flow"):
+        if cfg["checkpoint"] and any(name.partition(".")[0] == part for name in given):
+            raise InputError(f"{part}=… is measured where there is no checkpoint; leave it out, or checkpoint=…")
     device, seed = Machine.of(cfg).use(), cfg["seed"]
     trained = load(cfg["checkpoint"], device) if cfg["checkpoint"] else None
     dataset = Dataset(trained.cfg["dataset"] if trained else cfg["dataset"])
@@ -91,9 +98,22 @@ def _untrained(flow: dict[str, Any], train: Data) -> Model:
     return model
 
 
+def _center(asked: int | None, shape: tuple[int, ...]) -> int:
+    """The side of a hidden centre that leaves a part of the image; 0 where there is to be none."""
+    if len(shape) != 3:
+        if asked:
+            raise InputError(f"center={asked} is for images, and these are vectors; leave it out")
+        return 0
+    side = min(shape[1:])
+    if asked is None:
+        return min(_CENTER, side // 2)
+    if asked >= side:
+        raise InputError(f"center={asked} hides all of {shape[1]} × {shape[2]} pixels; give 1 to {side - 1}, or 0")
+    return asked
+
+
 def _masks(cfg: dict[str, Any], test: Data, seed: int) -> dict[str, Masks]:
     masks = {f"{100 * rate:g} %": random_masks(rate, seed) for rate in cfg["rates"]}
-    if cfg["center"] and len(test.shape) == 3:
-        n = cfg["center"]
+    if n := _center(cfg["center"], test.shape):
         masks[f"centre {n} × {n}"] = Masks({"_target_": "viscos.data.masks.CenterMask", "size": n}, seed)
     return masks

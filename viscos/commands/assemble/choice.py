@@ -11,6 +11,7 @@ from torch import Tensor
 from viscos.commands.assemble.masks import Masks
 from viscos.core.batch import Incomplete
 from viscos.core.build import build, maker, makes
+from viscos.core.choices import description, names
 from viscos.core.errors import InputError
 from viscos.posteriors import InferenceNetwork, LatentGaussian, PerItem, Posterior, usual
 from viscos.runs.trained import Trained
@@ -136,12 +137,27 @@ class Choice:
             raise InputError(
                 "this run has no inference network; take posterior=householder, or train one: teach=regression"
             )
+        for key, value in self._another().items():
+            raise InputError(
+                f"this run's network was trained with another posterior.{key}, {'null' if value is None else value}; "
+                "posterior=amortised takes it as it is"
+            )
         for key in ("steps", "start"):
             if getattr(self.asked, key) is not None:
                 raise InputError(
                     f"posterior=amortised takes the run's network as it is, without a fit; leave {key}= out"
                 )
         return self.network
+
+    def _another(self) -> dict[str, Any]:
+        """Settings by which the network that is asked for is another than the run's own, as they are there."""
+        asked, usual = self.asked.posterior, description("posterior", "amortised")
+        if asked == usual:  # whatever the run has
+            return {}
+        saved = usual | self.trained.cfg.get("posterior", {})
+        named = asked in [description("posterior", name) for name in names("posterior")]
+        taught = {"held_out"} if named else set()  # what was held out makes no other network
+        return {key: saved.get(key) for key, value in asked.items() if key not in taught and value != saved.get(key)}
 
     @property
     def _taught(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.commands.assemble.idle import apart, of_denoising, said
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
@@ -36,6 +37,8 @@ class Evaluation:
     given: tuple[GivenImputer, ...]
     """Completions by another method, to be measured alike."""
     seed: int
+    idle: str | None = None
+    """A line on settings that were given and have no effect, if there are any."""
 
 
 def evaluation(cfg: dict[str, Any]) -> Evaluation:
@@ -43,6 +46,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
 
     Raises `InputError` for a checkpoint that cannot be measured so.
     """
+    cfg, typed = apart(cfg)
     trained = load(cfg["checkpoint"], Machine.of(cfg).use())
     dataset = dataset_of(trained)
     test = trained.standardised(dataset.load("test", cfg["items"] or trained.cfg["test_items"]))
@@ -54,7 +58,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     given = () if cfg.get("completions") is None else (_given(Path(cfg["completions"]).expanduser(), trained),)
     for imputer in given:
         imputer.check(incomplete(test.values, observed))  # before anything is measured
-    return Evaluation(cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, given, cfg["seed"])
+    idle = said(typed, of_denoising(trained.model, dataset.gaussian_noise))
+    return Evaluation(cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, given, cfg["seed"], idle)
 
 
 def _given(path: Path, trained: Trained) -> GivenImputer:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
+from viscos.commands.assemble.idle import apart, of_completing, said
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
@@ -72,6 +73,8 @@ class Imputing:
     samples: int
     """Completions of each item in one step of a fit."""
     seed: int
+    idle: str | None = None
+    """A line on settings that were given and have no effect, if there are any."""
 
     @property
     def trained(self) -> Trained:
@@ -93,13 +96,18 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
 
     Raises `InputError` for items, masks or a posterior that do not suit the run.
     """
+    cfg, given = apart(cfg)
     device, masks = Machine.of(cfg).use(), masks_of(cfg)
     trained = _trained(cfg, device)
     items = _items(cfg, trained, masks)
     data = trained.standardised(items.data)
     trained.model.flow.check(data.values)
     choice = Choice(trained, Asked(cfg["posterior"], masks, cfg["partition"], cfg["steps"], cfg["start"]))
-    check_partition(cfg["partition"], choice.posterior(data.values[:1]))
+    posterior = choice.posterior(data.values[:1])
+    check_partition(cfg["partition"], posterior)
+    fitted, noise = posterior is not choice.network and choice.steps > 0, noise_of(trained, cfg["denoise"])
+    known = noise_of(trained, True)
+    idle = of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and posterior is choice.network)
     return Imputing(
         cfg,
         Path(cfg["run_dir"]),
@@ -108,12 +116,13 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         choice,
         objective_of(cfg["solver"], cfg["lad"]),
         device,
-        noise_of(trained, cfg["denoise"]),
+        noise,
         cfg["draws"],
         cfg["batch_size"],
         cfg["learning_rate"],
         cfg["samples"],
         cfg["seed"],
+        said(given, idle),
     )
 
 

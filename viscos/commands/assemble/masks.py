@@ -56,6 +56,8 @@ def masks_of(cfg: dict[str, Any], usual: float | None = None) -> Masks | None:
         if usual is not None:
             return Masks({**mask, "missing": usual}, seed)
         raise InputError("mask=random needs a rate, e.g. missing=0.5")
+    if random and rate is not None and rate != mask["missing"]:
+        raise InputError(f"missing={rate} and mask.missing={mask['missing']} are two rates; leave one of them out")
     if rate is not None and not random:
         raise InputError(f"missing={rate} is for mask=random, and another mask is given too; leave one of them out")
     return Masks(mask, seed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from viscos import runs
 from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.idle import apart, of_training, said
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import FromTraining, Measuring, objective_of
 from viscos.commands.assemble.plan import plan_of, settled
@@ -57,6 +58,8 @@ class Training:
     seed: int
     spent: float
     """Seconds that the run has taken before this process."""
+    idle: str | None = None
+    """A line on settings that were given and have no effect, if there are any."""
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -78,6 +81,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
 
     Raises `InputError` for settings that do not go together, or that do not suit the data.
     """
+    cfg, given = apart(cfg)
     run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset(cfg["dataset"]), masks_of(cfg, usual=0.5)
     assert masks is not None  # at the usual rate if at no other
     train, test = _splits(cfg, dataset, devices)
@@ -107,6 +111,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
         cfg["log_every"],
         cfg["seed"],
         0.0 if state is None else state.get("seconds", 0.0),
+        said(given, of_training(cfg, trainer, hides)),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 
 HOLES = ("", "na", "n/a", "nan", "null", "none", "?")
 """What stands in a cell without a value, in capitals or not."""
@@ -98,7 +99,8 @@ class Sheet:
         if number is None or not math.isfinite(number):
             what = f"holds {cell!r} in row {row + 1}, which is no finite number"
             raise InputError(
-                f"{self.path}: column {name!r} {what}; leave the column out (dataset.drop=[{name}] in training), "
+                f"{self.path}: column {name!r} {what}; leave the column out ({typed('dataset.drop', [name])} in "
+                "training), "
                 "or leave the cell empty where the value is missing"
             )
         return number

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 from viscos.data.items import held_out
 from viscos.data.sources.array import LABELS, find, read_arrays
 from viscos.data.sources.sheet import Sheet
@@ -43,7 +44,7 @@ def table(split: str, *, path: str | Path, label: Name | None = None, drop: Sequ
     empty = values.isnan().all(0)
     if bool(empty.any()):
         name = columns[int(empty.nonzero()[0])]
-        raise InputError(f"{path}: column {name!r} has no values; leave it out, dataset.drop=[{name}]")
+        raise InputError(f"{path}: column {name!r} has no values; leave it out, {typed('dataset.drop', [name])}")
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     return Vectors(source.path.stem, values[rows], None if labels is None else labels[rows], count, columns=columns)

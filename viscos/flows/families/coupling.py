@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 from viscos.flows.bijection import Bijection
 from viscos.flows.flow import Flow
 from viscos.flows.layers.affine import Affine
@@ -65,9 +66,10 @@ def _scales(shape: Sequence[int], blocks: Sequence[int], start: str, layers: Blo
     for scale, count in enumerate(blocks):
         if len(size) == 3 and (scale or squeeze_first):
             if size[1] % 2 or size[2] % 2:
+                fewer = typed("flow.blocks", list(blocks[:scale]) or [blocks[0]])
                 raise InputError(
-                    f"images of {shape[1]} × {shape[2]} cannot be squeezed {squeezes + 1} times; give flow.blocks "
-                    "fewer scales"
+                    f"images of {shape[1]} × {shape[2]} cannot be squeezed {squeezes + 1} times; take "
+                    + (fewer if scale else f"flow=realnvp {fewer}, which does not squeeze first")
                 )
             made.append(Squeeze())
             size, squeezes = (4 * size[0], size[1] // 2, size[2] // 2), squeezes + 1

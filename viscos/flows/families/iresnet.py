@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 from viscos.flows.bijection import Bijection
 from viscos.flows.flow import Flow
 from viscos.flows.layers.activations import ACTIVATIONS
@@ -96,5 +97,16 @@ def _check(
     if len(shape) == 3 and (shape[1] % factor or shape[2] % factor):
         raise InputError(
             f"images of {shape[1]} × {shape[2]} cannot be squeezed {factor.bit_length() - 1} times; "
-            f"give flow.blocks fewer scales, or sizes divisible by {factor}"
+            f"take {_fitting(shape, blocks, channels, first_squeeze)}, or sizes divisible by {factor}"
         )
+
+
+def _fitting(shape: Sequence[int], blocks: Sequence[int], channels: int | Sequence[int], first_squeeze: bool) -> str:
+    """The settings nearest to those that were given with which the images can be squeezed."""
+    times = next(n for n in range(len(blocks) + 1) if shape[1] % 2 ** (n + 1) or shape[2] % 2 ** (n + 1))
+    scales = times + 1 - int(first_squeeze and times > 0)
+    words = ["flow.first_squeeze=false"] if first_squeeze and not times else []
+    if scales < len(blocks):
+        words.append(typed("flow.blocks", list(blocks[:scales])))
+        words += [] if isinstance(channels, int) else [typed("flow.channels", list(channels[:scales]))]
+    return " ".join(words)

@@ -1,0 +1,159 @@
+"""Settings that change nothing are refused or said, and so is how much is hidden."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from viscos.cli import main
+from viscos.commands.assemble.benching import _center
+from viscos.commands.assemble.idle import said
+from viscos.commands.report import hidden_share
+from viscos.core.errors import InputError
+
+DEBUG = ("experiment=debug", "threads=1", "test_items=4")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run whose network is the usual one."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert main(["train", *DEBUG, "flow.width=4", "posterior.width=4"]) == 0
+    return next((folder / "outputs/train").iterdir())
+
+
+def refused(capsys, *words: str) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    return line
+
+
+def idle(capsys) -> str:
+    """What is said to be without effect."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("without effect here: ")]
+    return lines[0].removeprefix("without effect here: ") if lines else ""
+
+
+IMPUTE = ("items=3", "draws=2", "threads=1")
+
+
+def test_another_network_than_the_runs_is_refused(trained, capsys):
+    run = ("impute", f"checkpoint={trained}", *IMPUTE)
+    says = "network was trained with another posterior.channels, null; posterior=amortised takes it as it is"
+    assert says in refused(capsys, *run, "posterior=amortised_paper")
+    assert "another posterior.width, 4;" in refused(capsys, *run, "posterior=amortised", "posterior.width=64")
+    held_out = ("posterior=amortised", "posterior.width=4", "posterior.held_out=0.3")
+    assert "another posterior.held_out, 0.2;" in refused(capsys, *run, *held_out)
+    assert main([*run, "posterior=amortised"]) == 0, "the remedy"
+    assert main([*run, "posterior=amortised", "posterior.width=4"]) == 0, "what it has may be said"
+
+
+def test_settings_of_a_fit_without_one_are_said(trained, capsys):
+    run = ("impute", f"checkpoint={trained}", *IMPUTE)
+    assert main([*run, "learning_rate=0.1", "lad=clade", "posterior.reflections=3"]) == 0
+    no_fit = "there is no fit; steps=200 makes one"
+    network = "the run's network is taken; steps=200 fits one"
+    assert idle(capsys) == f"learning_rate ({no_fit}), lad ({no_fit}), posterior.reflections ({network})"
+    assert main([*run, "learning_rate=0.1", "lad=clade", "posterior.reflections=3", "steps=1", "samples=1"]) == 0
+    assert idle(capsys) == "", "with the remedy all have an effect"
+    assert main([*run, "denoise=false"]) == 0
+    assert idle(capsys) == ""
+
+
+def test_settings_of_another_way_of_training_are_said(capsys):
+    words = ("train", *DEBUG, "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "draws=1")
+    assert main([*words, "rounds=3", "teach_masks=any", "denoise=false", "pretrain=0", "lad.probes=2"]) == 0
+    assert idle(capsys) == (
+        "rounds (for regression on data with holes), teach_masks (only regression has masks to teach under), "
+        "denoise (this flow has no noise to take off)"
+    )
+    (run,) = Path("outputs/train").iterdir()
+    assert "given" not in (run / "config.yaml").read_text() and "given" not in (run / "metrics.json").read_text()
+    assert main([*words, "missing=0", "teach=none", "lad=clade", "posterior.width=8", "pretrain=1"]) == 0
+    assert idle(capsys) == (
+        "lad (only the bound has its gradient), posterior.width (teach=none trains no inference network), "
+        "pretrain (no held-out entries teach)"
+    )
+
+
+def test_vectors_have_no_classes_and_are_not_squeezed(capsys):
+    words = ("train", *DEBUG, "dataset=pinwheel", "dataset.items=60", "flow=iresnet", "flow.blocks=[1]", "draws=1")
+    assert main([*words, "flow.first_squeeze=false", "classifier=latents"]) == 0
+    assert "flow.first_squeeze (vectors are not squeezed)" in idle(capsys)
+
+
+def test_a_part_is_said_by_its_own_settings_too():
+    assert said(["lad", "lad.probes", "ladder"], {"lad": "no"}) == "without effect here: lad (no), lad.probes (no)"
+    assert said(["lad"], {}) is None
+
+
+def test_two_rates_are_refused(capsys):
+    assert "missing=0.3 and mask.missing=0.6 are two rates" in refused(
+        capsys, "train", *DEBUG, "missing=0.3", "mask.missing=0.6"
+    )
+
+
+# -------------------------------------------------------------------------------------------------- how much is hidden
+
+
+def test_the_share_that_is_hidden():
+    observed = torch.ones(4, 1, 2, 2, dtype=torch.bool)
+    observed[0], observed[1, 0, 0] = False, False
+    assert hidden_share(observed, "items") == (
+        "items: 37.5 % of the entries are hidden; nothing in 2 of 4; everything in 1 of 4"
+    )
+    assert hidden_share(~torch.zeros(2, 3, dtype=torch.bool), "items").endswith("0 % of the entries are hidden; "
+                                                                               "nothing in every one")  # fmt: skip
+    assert hidden_share(observed[1:2], "items") == "items: 50 % of the entries are hidden"
+
+
+def test_commands_say_how_much_is_hidden(trained, capsys):
+    """A centre of 8 × 8 hides all of the digits."""
+    everything = "100 % of the entries are hidden; everything in every one"
+    assert main(["impute", f"checkpoint={trained}", *IMPUTE, "mask=center8"]) == 0
+    assert f"items: {everything}" in capsys.readouterr().out.splitlines()
+    assert main(["eval", f"checkpoint={trained}", "items=3", "threads=1", "mask=center8", "mask.size=4"]) == 0
+    assert "test items: 25 % of the entries are hidden" in capsys.readouterr().out.splitlines()
+    assert main(["train", *DEBUG, "flow=iresnet", "flow.blocks=[1]", "draws=1", "missing=0.2"]) == 0
+    shares = re.findall(r"^(train|test) items: ([\d.]+) % of the entries are hidden$", capsys.readouterr().out, re.M)
+    assert {split: round(float(share), -1) for split, share in shares} == {"train": 20, "test": 20}
+
+
+# --------------------------------------------------------------------------------------------------------------- bench
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape", "side"),
+    [(None, (1, 8, 8), 4), (None, (3, 32, 32), 8), (None, (1, 28, 28), 8), (None, (1, 9, 3), 1), (None, (5,), 0),
+     (0, (5,), 0), (0, (1, 8, 8), 0), (7, (1, 8, 8), 7)],
+)  # fmt: skip
+def test_a_hidden_centre_leaves_a_part(asked, shape, side):
+    assert _center(asked, shape) == side
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape", "says"),
+    [(8, (1, 8, 8), "center=8 hides all of 8 × 8 pixels; give 1 to 7, or 0"), (2, (5,), "these are vectors; leave it")],
+)
+def test_a_hidden_centre_that_does_nothing_or_all(asked, shape, says):
+    with pytest.raises(InputError, match=says):
+        _center(asked, shape)
+
+
+@pytest.mark.parametrize("given", ["flow=realnvp", "flow.channels=3", "dataset=mnist"])
+def test_a_bench_of_a_checkpoint_takes_no_other_flow_or_data(given, trained, capsys):
+    line = refused(capsys, "bench", f"checkpoint={trained}", given, "threads=1")
+    assert "is measured where there is no checkpoint; leave it out" in line
