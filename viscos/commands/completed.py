@@ -108,10 +108,10 @@ def _measured(job: Imputing, done: Completed) -> dict[str, Any]:
 
 
 def _bounds(job: Imputing, done: Completed) -> dict[str, Any]:
-    """The bound after the fit and before it, over the items where both are known, and the Gaussian's log p(y^O)."""
+    """The bound after the fit and before it, over the items where both are finite, and the Gaussian's log p(y^O)."""
     last = done.bound.double()
     first = None if done.first_bound is None else done.first_bound.double()
-    sane = ~last.isnan() if first is None else ~(last.isnan() | first.isnan())
+    sane = last.isfinite() if first is None else last.isfinite() & first.isfinite()
     if not bool(sane.any()):
         return {}
     bound: dict[str, Any] = {"mean": float(last[sane].mean())}
@@ -123,7 +123,8 @@ def _bounds(job: Imputing, done: Completed) -> dict[str, Any]:
     unit = f"nats an item, a lower bound of log p(y^O) for {job.data.units.values}; of the Gaussian, log p(y^O) itself"
     small = job.data.values[0].numel() <= job.trained.model.flow.dense_below
     how = "log-determinants written out" if small else "log-determinants by one probe each, unless H is small"
-    return {"bound": bound | {"items": int(sane.sum()), "draws": 2, "unit": unit, "how": how}}
+    bound |= {"items": int(sane.sum()), "unsolved_items": int((last == -torch.inf).sum())}
+    return {"bound": bound | {"draws": 2, "unit": unit, "how": how}}
 
 
 def save(job: Imputing, done: Completed) -> list[str]:

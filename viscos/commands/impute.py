@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -88,12 +89,15 @@ def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
     with bar(f"fitting from item {first}" if first else "fitting", steps) as progress:
 
         def after(step: int, figures: dict[str, float]) -> None:
-            if step % every == 0:
-                figures = figures | {"bound": float(conditional.bound(1, exact_below=100).nanmean())}
+            if step % every == 0 or "bound" in figures:
                 log.scalars(f"fit/from_{first}", figures, step)
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
-        conditional.fit(steps, learning_rate=job.learning_rate, samples=job.samples, progress=after)
+        with warnings.catch_warnings(record=True) as remarks:
+            warnings.simplefilter("always")
+            conditional.fit(steps, learning_rate=job.learning_rate, samples=job.samples, progress=after)
+    for remark in remarks:
+        print(f"warning: {remark.message}", flush=True)
 
 
 def _pictures(job: Imputing, done: Completed) -> dict[str, Tensor]:

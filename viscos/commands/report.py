@@ -124,7 +124,10 @@ def summary(record: dict[str, Any]) -> str:
         lines.append(f"accuracy                    {entry['value']:.4f}, of the classifier {classifier}")
     if record.get("bound"):
         bound = record["bound"]
-        lines.append(f"bound                       {_nats(bound['mean'])} nats an item ({bound['items']} items)")
+        of = f"{bound['items']} items"
+        if bound.get("unsolved_items"):
+            of += f"; −∞ for {bound['unsolved_items']} more, of which no draw was solved"
+        lines.append(f"bound                       {_nats(bound['mean'])} nats an item ({of})")
         for key, label in (("first_iteration", "before fitting"), ("gaussian_log_prob", "Gaussian, exact")):
             if key in bound:
                 lines.append(f"  {label:<26}{_nats(bound[key])}")

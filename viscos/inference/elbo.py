@@ -148,7 +148,7 @@ class Objective:
     ) -> tuple[Tensor, Completion]:
         """log p(y) − log q(y^H), both densities over data, of each draw (K, B); NaN where the solve failed.
 
-        Their mean is the bound.
+        `lower_bound` makes the bound of them.
         """
         x_hidden = q.sample(noise).flatten(0, 1)
         completion = self._complete(flow, batch, q, x_hidden)
@@ -157,6 +157,23 @@ class Objective:
         weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest
         weight = torch.where(completion.solution.converged, weight, float("nan"))
         return weight.view(len(noise), len(batch)), completion
+
+
+def lower_bound(weight: Tensor) -> Tensor:
+    """The bound of log p(y^O) in nats (B,) from what `Objective.log_weight` gives (K, B), NaN where a draw failed.
+
+    Let S be the set of latents x^H that the solver completes, each by one y^H, and w their log-weights. Different x^H
+    have different y^H, so over S the weights integrate a part of p(y^O, y^H), however many solutions there may be:
+    E_q[1_S exp w] ≤ p(y^O). By Jensen's inequality within S
+
+        log p(y^O) ≥ log q(S) + E_q[w | S],
+
+    which is estimated by the mean over the draws that were solved, plus the logarithm of their share: a failed draw
+    counts as one of weight zero. The mean alone is no bound where draws fail. −∞ where none was solved.
+    """
+    solved = ~weight.isnan()
+    share = solved.to(weight.dtype).mean(0)
+    return torch.where(share > 0, weight.nanmean(0), 0) + share.log()
 
 
 def _stand_ins(solved: Tensor) -> Tensor:

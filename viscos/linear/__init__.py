@@ -9,6 +9,7 @@ from viscos.linear.logabsdet import exact_value as exact_value
 from viscos.linear.logabsdet import hidden_columns as hidden_columns
 from viscos.linear.logabsdet import lanczos_value as lanczos_value
 from viscos.linear.logabsdet import log_abs_det_block as log_abs_det_block
+from viscos.linear.logabsdet import padded_blocks as padded_blocks
 from viscos.linear.lowrank import LowRank as LowRank
 from viscos.linear.neumann import Neumann as Neumann
 from viscos.linear.operator import Block as Block

@@ -13,7 +13,7 @@ from viscos.core.batch import incomplete
 from viscos.core.rng import generator, item_noise
 from viscos.data.items import Data
 from viscos.flows import Flow
-from viscos.inference import Objective
+from viscos.inference import Objective, lower_bound
 from viscos.metrics.accuracy import Accuracy
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
@@ -29,7 +29,11 @@ DEAR_ITEMS = 64
 def bound_record(
     model: Model, test: Data, observed: Tensor, objective: Objective, *, items: int, draws: int, seed: int
 ) -> dict[str, Any] | None:
-    """The bound of log p(y^O) in nats over the first `items`, and how it was computed; None if no draw was solved."""
+    """The bound of log p(y^O) in nats over the first `items`, and how it was computed; None if no draw was solved.
+
+    A failed draw counts as one of weight zero. An item of which all draws failed has a bound of −∞ and stands beside
+    the mean, in `unsolved_items`.
+    """
     assert model.posterior is not None
     rows = torch.arange(min(items, len(test)))
     if not len(rows):
@@ -38,14 +42,16 @@ def bound_record(
     noise = item_noise(seed, rows, draws, test.shape, batch.values)
     q = model.posterior(batch, model.flow)
     weight, _ = objective.log_weight(model.flow, batch, q, noise, generator(seed, "bound"))
-    each = weight.nanmean(0)
-    each = each[~each.isnan()].double()
+    each = lower_bound(weight)
+    each = each[each.isfinite()].double()
     if not len(each):
         return None
     return {
         **_mean(each, "mean"),
         "unit": f"nats an item, a lower bound of log p(y^O) for {test.units.values}",
         "items": len(each),
+        "unsolved_items": len(rows) - len(each),
+        "failed": float(weight.isnan().double().mean()),
         "draws": draws,
     }
 
