@@ -365,10 +365,11 @@ def refused():
         "name of the solver": (good | {"solver": "newton"}, "solver is 'newton'; choose one of anderson"),
         "name of the estimator": (good | {"lad": "hutchinson"}, "lad is 'hutchinson'; choose one of auto"),
         "shape of the data": (good | {"y": normal(2, 4)}, r"items of shape \(5,\), got \(4,\)"),
-        "no batch axis": (good | {"y": normal(5)}, r"shape \(5,\), got \(\)"),
+        "no batch axis": (good | {"y": normal(5)}, r"one item of shape \(5,\), without a batch axis; give y\[None\]"),
         "dtype of the data": (good | {"y": normal(2, 5).float()}, "data are torch.float32, the flow is torch.float64"),
         "whole numbers": (good | {"y": torch.ones(2, 5, dtype=torch.long)}, "floating point"),
         "a list": (good | {"y": [[0.0] * 5]}, "must be tensors, got list"),
+        "half precision": (good | {"y": normal(2, 5).half()}, r"y is torch.float16.*take y.float\(\) and flow.float"),
         "dtype of the mask": (good | {"observed": torch.ones(2, 5)}, "observed must be bool"),
         "shape of the mask": (good | {"observed": torch.ones(2, 4, dtype=torch.bool)}, "one mask for each item"),
         "a mask of another batch": (good | {"observed": torch.ones(3, 5, dtype=torch.bool)}, "one mask for each item"),
@@ -406,8 +407,20 @@ def test_refused_numbers():
     for call in (lambda: q.fit(-1), lambda: q.fit(1, samples=0), lambda: q.fit(1, learning_rate=0.0)):
         with pytest.raises(InputError, match="fit needs steps"):
             call()
-    with pytest.raises(InputError, match="at least 1, got 0"):
-        q.sample(0)
+    for n in (0, (5,), 2.0):
+        with pytest.raises(InputError, match="a whole number, at least 1, got") as caught:
+            q.sample(n)
+        assert repr(n) in str(caught.value)
+
+
+def test_a_model_of_another_library_is_wrapped():
+    y, observed = PLANE
+    double = viscos.condition(lambda y: (2 * y, y.new_full((len(y),), 2 * math.log(2))), y, observed, solver=TIGHT)
+    flow = Flow([Elementwise(lambda t: 2 * t)], (2,))
+    assert torch.allclose(double.sample(3)[..., 1], viscos.condition(flow, y, observed, solver=TIGHT).sample(3)[..., 1])
+    for nothing in ("outputs/run", None, torch.nn.Linear(2, 2).double()):
+        with pytest.raises(InputError):
+            viscos.condition(nothing, y, observed).sample()
 
 
 @pytest.mark.parametrize("partition", ["same", "maxvol"])

@@ -1,6 +1,7 @@
 """Every flow: both directions, Jacobian, log-determinant, its gradient, and that a saved one is the same elsewhere."""
 
 import contextlib
+import dataclasses
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ from problems import (
 
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.core.solution import item_max
+from viscos.core.solution import Status, item_max
 from viscos.flows import (
     Affine,
     Bijection,
@@ -39,8 +40,11 @@ from viscos.flows import (
     Whitening,
     iresnet,
 )
+from viscos.flows.layers.branch import Branch
+from viscos.flows.layers.lipschitz import BoundedLinear
 from viscos.flows.layers.series import rademacher
 from viscos.flows.skeleton import DenseSkeleton, estimated_skeleton
+from viscos.inference import complete
 from viscos.linear import Block, Diagonal, Matrix, Product, dense
 from viscos.linear.gaussian import Gaussian
 from viscos.roots import newton_krylov
@@ -462,6 +466,54 @@ def test_the_whitening_layer_is_the_gaussian():
     assert torch.allclose(Flow([layer], (1, 2, 3)).log_prob(y), normal_law.log_prob(y.flatten(1)), atol=1e-10)
     assert torch.allclose(layer.inverse(layer(y)).value, y, atol=1e-11)
     assert bool((torch.linalg.eigvalsh(layer.W) > 0).all()) and torch.allclose(layer.W, layer.W.T, atol=1e-14)
+
+
+@pytest.mark.parametrize("way", ["converted", "loaded"])
+def test_whitening_from_single_precision_is_exact_in_double(way):
+    root = orthogonal(6, 0) @ torch.diag(torch.linspace(0.01, 2, 6, dtype=F64))
+    single = Whitening((6,))
+    single.set_gaussian(Gaussian(normal(6, seed=1), root @ root.T))
+    if way == "converted":
+        layer = single.double()
+    else:
+        layer = Whitening((6,)).double()
+        layer.load_state_dict(single.state_dict())
+    assert (layer.W @ layer.W_inverse - torch.eye(6, dtype=F64)).abs().max() < 1e-11
+    assert abs(float(layer.log_det - torch.linalg.slogdet(layer.W)[1])) < 1e-12
+    assert Flow([layer], (6,)).to_data(normal(3, 6)).converged.all()
+
+
+def nearly_singular():
+    """y = x − 0.99 x, turned round: g(y) = 100 y, of which a plain iteration finds a hundredth each step."""
+    linear = BoundedLinear(1, 1, 0.99).double()
+    linear.weight.data.fill_(-0.99)
+    linear.bias.data.zero_()
+    linear.renormalize(5)
+    return Reversed(Residual(Branch([linear], "lipswish", flat=True, first=True), Series()))
+
+
+def test_a_reversed_layer_is_right_where_its_contraction_is_hardly_one():
+    layer, y = nearly_singular(), torch.tensor([[1.0], [-3.0]], dtype=F64)
+    assert (layer(y) - 100 * y).abs().max() < 1e-8
+    x, G = layer.linearize(y)
+    assert (x - 100 * y).abs().max() < 1e-8
+    assert all((product(y) - 100 * y).abs().max() < 1e-6 for product in (G.mv, G.rmv))
+
+
+def test_what_a_reversed_layer_cannot_solve_reaches_every_solve_around_it(monkeypatch):
+    layer, y = nearly_singular(), torch.tensor([[1.0], [2.0]], dtype=F64)
+    whole = Residual.inverse
+
+    def failing(self, x):
+        found = whole(self, x)
+        return dataclasses.replace(found, status=torch.where(x[:, 0] > 0, int(Status.BUDGET), found.status))
+
+    monkeypatch.setattr(Residual, "inverse", failing)
+    assert layer(y).isnan().all() and layer.linearize(y)[0].isnan().all()
+    assert layer.tangent(y, torch.ones_like(y))[0].isnan().all()
+    hidden = torch.ones(2, 1, dtype=torch.bool)
+    found = complete(Flow([layer], (1,)), y, hidden, 100 * y, newton_krylov()).solution
+    assert not found.converged.any()
 
 
 def test_a_squeeze_is_undone():

@@ -1,5 +1,7 @@
 """The common loop, and every root finder on every kind of mask: one solution, an honest verdict, an honest count."""
 
+import copy
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +11,8 @@ from problems import F64, KINDS, AffineFlow, SmoothFlow, data, dense_jacobian, f
 from viscos.core.errors import InputError
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution, Status, item_max
-from viscos.flows import ClosedForm, Flow
+from viscos.flows import Affine, ClosedForm, Flow
+from viscos.inference import complete
 from viscos.inference.partition import maxvol
 from viscos.linear import GMRES, LinearOperator, Matrix
 from viscos.roots import (
@@ -469,3 +472,20 @@ def test_the_start_is_the_solution_of_the_skeleton():
     y, hidden = data(flow), masks((1, 4, 4))["random"]
     equation = LatentEquation.build(flow, y, hidden, flow.to_latent(y).detach())
     assert equation.residual(equation.start()).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(("scale", "status"), [(1e3, Status.IMPRECISE), (1e-3, Status.CONVERGED)])
+def test_rounding_noise_is_not_taken_for_a_solution(scale, status):
+    """x = s (y − 3000) near y = 4000 in single precision: a rounding of y moves x by s · 2.4e-4."""
+    layer = Affine((2,), learn=False)
+    layer.set_moments(torch.full((2,), 3000.0), torch.full((2,), 1 / scale))
+    layer.log_scale.data.fill_(math.log(scale))
+    flow, y = Flow([layer], (2,)), torch.full((4, 2), 4000.0)
+    wanted = flow.to_latent(torch.tensor(4000.0) + torch.rand(4, 2, generator=torch.Generator().manual_seed(0)))
+    found = complete(flow, y, torch.tensor([False, True]).expand(4, 2), wanted, Anderson())
+    judged = found.solution.status[found.solution.status != Status.STALLED]
+    assert len(judged) and (judged == status).all()
+    if status == Status.CONVERGED:
+        double = copy.deepcopy(flow).double()
+        assert (double.to_latent(found.y.double()) - wanted.double())[:, 1].abs().max() < 1e-3
+        assert len(judged) == 4

@@ -36,7 +36,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     """What every process does; the first one writes and prints."""
     job = training(cfg, devices)
     if devices.global_rank:
-        return _follow(job.trainer)
+        return _follow(job.trainer, job.log_every)
     _announce(job)
     about = provenance(job.settings, devices.device)  # now: the source tree may be another one when the run ends
     try:
@@ -52,12 +52,15 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     return record
 
 
-def _follow(trainer: Trainer) -> dict[str, Any]:
+def _follow(trainer: Trainer, log_every: int) -> dict[str, Any]:
     """The training in a process that has nothing to write."""
     with held() as interrupted:
 
         def after(report: Report) -> None:
+            if report.step % log_every == 0:
+                trainer.certify(average=False)
             if trainer.anywhere(interrupted()):
+                trainer.certify()
                 raise KeyboardInterrupt
 
         trainer.run(after, lambda epoch: None)
@@ -96,11 +99,13 @@ def _train(job: Training, log: Log) -> float:
         def after(report: Report) -> None:
             figures = report.loss | report.solver
             if report.step % job.log_every == 0:
+                trainer.certify(average=False)
                 figures |= _bound(job, report)
                 log.scalars("train", figures, report.step)
             shown = ("bound", "residual", "failed", "matching", "nll")
             _show(progress, report, {key: figures[key] for key in shown if key in figures})
             if trainer.anywhere(interrupted()):
+                trainer.certify()
                 save()
                 raise KeyboardInterrupt
 

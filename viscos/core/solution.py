@@ -19,6 +19,7 @@ class Status(enum.IntEnum):
     BUDGET = 1
     STALLED = 2
     NON_FINITE = 3
+    IMPRECISE = 4
 
     @property
     def remedy(self) -> str:
@@ -32,6 +33,8 @@ _REMEDIES = {
     "or take another solver (solver=path, solver=newton_krylov)",
     Status.STALLED: "no further progress: the restricted Jacobian may be singular here; loosen solver.tolerance, "
     "or take another solver (solver=path, solver=newton_krylov)",
+    Status.IMPRECISE: "rounding errors of the flow's evaluation are larger than the tolerance here: take double "
+    "precision (flow.double()), scale the data, or loosen solver.tolerance",
     Status.NON_FINITE: "the iterates left the range of the numbers: the start or the flow is not sane at this item",
 }
 
@@ -82,6 +85,14 @@ class Solution:
     def with_value(self, value: Tensor) -> Solution:
         """The same verdict on another form of the value."""
         return replace(self, value=value)
+
+    def amended(self, rows: Tensor, other: Solution) -> Solution:
+        """This one with what another solver made of the items at `rows` (b,)."""
+        whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}
+        for name in ("value", "status", "residual", "steps"):
+            whole[name][rows] = getattr(other, name)
+        whole["evaluations"][rows] += other.evaluations
+        return replace(self, fallback=self.fallback.index_fill(0, rows, True), **whole)
 
     def record(self) -> dict[str, float | int | None]:
         """What the solves cost and how they ended, as means over all items; plain."""

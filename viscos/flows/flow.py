@@ -84,6 +84,8 @@ class Flow(Chain):
 
     def check(self, y: Tensor) -> None:
         """Refuses data of the wrong shape or dtype with `InputError`, and a wrapped model that is no bijection."""
+        if self.shape is not None and y.shape == self.shape:
+            raise InputError(f"this is one item of shape {tuple(y.shape)}, without a batch axis; give y[None]")
         if self.shape is not None and y.shape[1:] != self.shape:
             raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
         if not y.is_floating_point():

@@ -37,7 +37,7 @@ def complete(
     left the numbers, the holes are zero and the item is marked as failed: it cannot harm the rest of the batch.
     """
     equation = replace(LatentEquation.build(flow, y, hidden, x), guess=start)
-    solution = solver.solve(equation, equation.start())
+    solution = equation.judged(solver.solve(equation, equation.start()), solver.tolerance)
     value = torch.where(per_item(torch.isfinite(solution.residual), y), solution.value, 0)
     return Completion(equation.complete(value), hidden, solution, equation.preconditioner)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from viscos.core.choices import choice
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.flows.flow import Flow
+from viscos.flows.foreign.wrap import wrap
 from viscos.inference import Objective, complete, impute, lower_bound
 from viscos.inference.elbo import repeat, repeated
 from viscos.inference.imputation import Completions
@@ -213,8 +215,8 @@ class Conditional:
 
     def completions(self, n: int = 1, *, antithetic: bool = False) -> Completions:
         """n new draws with their latents and the solver's verdicts."""
-        if n < 1:
-            raise InputError(f"the number of draws must be at least 1, got {n}")
+        if not isinstance(n, int) or n < 1:
+            raise InputError(f"the number of draws must be a whole number, at least 1, got {n!r}")
         first, self._drawn = self._drawn, self._drawn + n
         return self._impute(n, first, antithetic)
 
@@ -272,7 +274,7 @@ def check_partition(partition: str, posterior: Posterior) -> None:
 
 @torch.inference_mode(False)
 def condition(
-    flow: Flow,
+    flow: Flow | Any,
     y: Tensor,
     observed: Tensor,
     *,
@@ -287,6 +289,7 @@ def condition(
 ) -> Conditional:
     """The flow's conditional distribution given a partial observation.
 
+    `flow` is a flow of viscos, or what `viscos.flows.wrap` makes one of.
     `y` (B, …) with anything where hidden; `observed` bool, (B, …) or of the shape of one item. `posterior`, `solver`
     and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`, `path`, `paper`;
     `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of
@@ -307,6 +310,10 @@ def condition(
     """
     if not isinstance(y, Tensor) or not isinstance(observed, Tensor):
         raise InputError(f"y and observed must be tensors, got {type(y).__name__} and {type(observed).__name__}")
+    if not isinstance(flow, Flow):
+        flow = wrap(flow, y.shape[1:])
+    if y.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(f"y is {y.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
     flow.check(y)
     if index is not None and (index.shape != y.shape[:1] or index.dtype != torch.int64):
         raise InputError(

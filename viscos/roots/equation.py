@@ -17,7 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from viscos.core.solution import Solution, item_max
+from viscos.core.rng import rademacher
+from viscos.core.solution import Solution, Status, item_max
 from viscos.linear import Block, LinearOperator
 from viscos.roots.links import Links, Skeleton
 
@@ -108,6 +109,29 @@ class LatentEquation:
         """(G^HH)⁻¹ r at z."""
         _, G = self.flow.linearize(self.complete(z))
         return solve(Block(G, self.hidden), r, self.preconditioner)
+
+    @torch.no_grad()
+    def judged(self, found: Solution, tolerance: float) -> Solution:
+        """`found`, with `IMPRECISE` for items whose residual is no more than rounding noise within the tolerance.
+
+        Where the largest entry involved times the unit roundoff ε is small against the tolerance nothing is evaluated.
+        Elsewhere the noise is measured: how far g^H moves when each entry of y moves by 4 ε of itself, twice what
+        rounding does to it.
+        """
+        y, eps = self.complete(found.value), torch.finfo(self.y.dtype).eps
+        largest = torch.maximum(item_max(y), item_max(torch.where(self.hidden, self.x, 0)))
+        rows = (found.converged & (16 * eps * largest > tolerance)).nonzero().flatten()
+        if not len(rows):
+            return found
+        near, y = self.select(rows), y[rows]
+        signs = rademacher(y, torch.Generator().manual_seed(0))
+        moved = near.flow(y + 4 * eps * y * signs) - near.flow(y)
+        noise = item_max(torch.where(near.hidden, moved, 0)) / 2
+        status = found.status.clone()
+        status[rows] = torch.where(noise <= tolerance, status[rows], int(Status.IMPRECISE))
+        evaluations = found.evaluations.clone()
+        evaluations[rows] += 2
+        return replace(found, status=status, evaluations=evaluations)
 
     def select(self, index: Tensor) -> LatentEquation:
         """The equations of the items at `index`."""

@@ -82,6 +82,7 @@ class PhasedTrainer(Trainer):
             if within + 1 == phase.steps:
                 self._leave()
             if self.step % per_epoch == 0 or self.step == self.total:
+                self.certify()
                 epoch_end(self.step // per_epoch)
             after(report)
 

@@ -86,15 +86,24 @@ class Trainer:
             report = self._advance(batch)
             self.step += 1
             if self.step % per_epoch == 0 or self.step == self.total:
-                check_invertible(self.model.flow)
-                if self.average is not None:
-                    check_invertible(self.result().flow, attempts=())
+                self.certify()
                 epoch_end(self.step // per_epoch)
             after(report)
 
     def result(self) -> Model:
         """What the training has come to: the model, or a copy with the averaged parameters."""
         return self.model if self.average is None else self.average.model(self.model)
+
+    def certify(self, average: bool = True) -> None:
+        """Raises `InputError` unless every residual branch is certified to be a contraction, after power iterations.
+
+        Between two steps at which this was called a branch may for a while be none. It is called at the end of an
+        epoch, and must be, in every process, before anything else that saves the flow, or measures it: then without
+        the `average`, of which every check costs a copy.
+        """
+        check_invertible(self.model.flow)
+        if average and self.average is not None and self.model.flow.branches():
+            check_invertible(self.result().flow, attempts=())
 
     def anywhere(self, flag: bool) -> bool:
         """Whether `flag` is set in any of the processes; every one must ask."""

@@ -10,19 +10,35 @@ from torch import Tensor
 
 from viscos.core.iterate import iterate
 from viscos.core.rng import Generators
-from viscos.core.solution import Solution, item_max
+from viscos.core.solution import Solution, item_max, per_item
 from viscos.flows.bijection import Bijection
 from viscos.flows.layers.branch import Branch
 from viscos.flows.layers.series import Series
-from viscos.linear import IdentityPlus, Inverse, LinearOperator, Neumann
+from viscos.linear import GMRES, IdentityPlus, Inverse, LinearOperator, Neumann
+from viscos.roots import Anderson
 
 
 class ResidualJacobian(IdentityPlus):
     """I + ∇h at one point."""
 
     def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """(I + ∇h)⁻¹ by its Neumann series."""
-        return Inverse(self, Neumann(tolerance))
+        """(I + ∇h)⁻¹ by its Neumann series, and by GMRES where that is too slow.
+
+        Without a `tolerance`, products that neither of them gets to full precision are NaN.
+        """
+
+        def solve(A: LinearOperator, b: Tensor) -> Solution:
+            found = Neumann(tolerance)(A, b)
+            left = (~found.converged).nonzero().flatten()
+            if len(left):
+                tight = tolerance or (1e-10 if b.dtype == torch.float64 else 1e-5)
+                again = GMRES(tight, budget=400, restart=60)(A.select(left), b[left])
+                found = found.amended(left, again)
+                if tolerance is None:
+                    found = found.with_value(torch.where(per_item(found.converged, b), found.value, float("nan")))
+            return found
+
+        return Inverse(self, solve)
 
 
 class Residual(Bijection):
@@ -57,7 +73,13 @@ class Residual(Bijection):
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         tolerance = 1e-11 if x.dtype == torch.float64 else 2e-6
-        return iterate(_Inversion(self.branch, x), _Picard(), x, tolerance=tolerance, budget=400)
+        problem = _Inversion(self.branch, x)
+        found = iterate(problem, _Picard(), x, tolerance=tolerance, budget=400)
+        left = (~found.converged).nonzero().flatten()
+        if not len(left):
+            return found
+        again = Anderson(tolerance, budget=200).solve(problem.select(left), found.value[left])  # type: ignore[arg-type]
+        return found.amended(left, again)
 
     def renormalize(self, iterations: int = 1) -> None:
         for linear in self.branch.maps:
@@ -79,6 +101,9 @@ class _Inversion:
 
     def error(self, r: Tensor) -> Tensor:
         return item_max(r) / item_max(self.x).clamp_min(1.0)
+
+    def precondition(self, r: Tensor) -> Tensor:
+        return r
 
     def select(self, index: Tensor) -> _Inversion:
         return _Inversion(self.branch, self.x[index])

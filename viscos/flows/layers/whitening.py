@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +42,31 @@ class Whitening(ClosedForm):
     @torch.no_grad()
     def set_gaussian(self, gaussian: Gaussian) -> None:
         """Takes μ and Σ over."""
-        W = gaussian.whitening().double()
+        W = gaussian.whitening().double()  # before it is rounded: its inverse is then the better one in float32 too
         self.W.copy_(W)
         self.W_inverse.copy_(torch.linalg.inv(W))
         self.log_det.copy_(torch.linalg.slogdet(W)[1])
         self.mean.copy_(gaussian.mean.view_as(self.mean))
+
+    @torch.no_grad()
+    def _recompute(self) -> None:
+        """What follows from W as it stands, to its own precision."""
+        W = self.W.double()
+        self.W_inverse.copy_(torch.linalg.inv(W))
+        self.log_det.copy_(torch.linalg.slogdet(W)[1])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Whitening:
+        before = self.W.dtype
+        super()._apply(fn, recurse)
+        if self.W.dtype == torch.float64 != before:  # an inverse to 1e-7 is none in double
+            self._recompute()
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        saved = state_dict.get(f"{prefix}W")
+        if self.W.dtype == torch.float64 and isinstance(saved, Tensor) and saved.dtype != torch.float64:
+            self._recompute()
 
     def _product(self, v: Tensor, matrix: Tensor) -> Tensor:
         return (v.flatten(1) @ matrix).reshape(v.shape)
