@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from viscos.core.rng import Generators
 from viscos.core.solution import Solution, per_item
 from viscos.flows.flow import Flow
 from viscos.linear import LinearOperator, exact_value, log_abs_det_block
@@ -43,9 +44,7 @@ def complete(
 
 
 @torch.no_grad()
-def log_evidence_term(
-    flow: Flow, y: Tensor, hidden: Tensor, generator: torch.Generator, exact_below: int = 1024
-) -> Tensor:
+def log_evidence_term(flow: Flow, y: Tensor, hidden: Tensor, generator: Generators, exact_below: int = 1024) -> Tensor:
     """log p₀(x^O) + log|det G| − log|det G^HH| (B,), without a gradient: what the bound adds to log p₀(x^H) − log q.
 
     log|det G| is exact up to `exact_below` entries an item (or the flow's `dense_below`, if that is less) and
@@ -57,6 +56,6 @@ def log_evidence_term(
     if y[0].numel() <= exact_below:
         ladj = exact_value(G, y)
     else:
-        ladj = flow.forward_and_ladj(y)[1]
+        ladj = flow.forward_and_ladj(y, None if isinstance(generator, torch.Generator) else generator)[1]
     block = log_abs_det_block(G, hidden, y, generator, exact_below)
     return flow.base_log_prob(x, ~hidden) + ladj - block

@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
 from viscos.core.errors import InputError
-from viscos.core.rng import ItemGenerators, generator, item_noise
+from viscos.core.rng import Generators, ItemGenerators, generator, item_noise
 from viscos.flows.flow import Flow
 from viscos.flows.foreign.wrap import wrap
 from viscos.inference import Objective, complete, impute, lower_bound
@@ -27,7 +27,8 @@ from viscos.logdet import LogDetEstimator
 from viscos.posteriors import LatentGaussian, PerItem, Posterior
 from viscos.roots import RootFinder
 
-_JUDGED = 16  # draws of each item by which a fit is judged
+_JUDGED = 8  # draws of each item by which a fit is judged
+_WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 
 
@@ -138,7 +139,7 @@ class Conditional:
             if schedule is not None:
                 schedule.step()
             if step in look.steps:
-                weight = self._weight(_JUDGED, "judge", 100)
+                weight = self._weight(_JUDGED, "judge", _WRITTEN)
                 figures |= look.take(weight)
                 best.offer(lower_bound(weight))
             if progress is not None:
@@ -148,12 +149,12 @@ class Conditional:
 
     def _begin(self, parameters: list[torch.nn.Parameter]) -> Best:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""
-        weight = self._weight(_JUDGED, "judge", 100)
+        weight = self._weight(_JUDGED, "judge", _WRITTEN)
         each = isinstance(self.posterior, PerItem) and all(len(p) == len(self.batch) for p in parameters)
         best = Best(parameters, lower_bound(weight), each)
         if isinstance(self.posterior, PerItem) and each and not self._fitted:
             self.posterior.begin(self._laplace(self.posterior(self.batch, self.flow)))
-            best.offer(lower_bound(self._weight(_JUDGED, "judge", 100)))
+            best.offer(lower_bound(self._weight(_JUDGED, "judge", _WRITTEN)))
             best.restore()
         return best
 
@@ -256,7 +257,9 @@ class Conditional:
     def _weight(self, draws: int, purpose: str, exact_below: int) -> Tensor:
         """The log-weights of draws (K, B) whose noise is the same at every call."""
         q, noise = self.posterior(self.batch, self.flow), self._noise(draws, purpose)
-        probes = generator(self.seed, purpose)
+        probes: Generators = generator(self.seed, purpose)
+        if purpose == "judge":  # an item's verdict must not depend on its company
+            probes = ItemGenerators(self.seed, self.batch.index, draws, -2)
         return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below=exact_below)[0]
 
     def _noise(self, draws: int, purpose: str, first: int = 0) -> Tensor:

@@ -143,7 +143,7 @@ class Objective:
         batch: Incomplete,
         q: LatentGaussian,
         noise: Tensor,
-        generator: torch.Generator,
+        generator: Generators,
         exact_below: int = 1024,
     ) -> tuple[Tensor, Completion]:
         """log p(y) − log q(y^H), both densities over data, of each draw (K, B); NaN where the solve failed.

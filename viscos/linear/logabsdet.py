@@ -78,7 +78,7 @@ def log_abs_det_block(
     operator: LinearOperator,
     hidden: Tensor,
     like: Tensor,
-    generator: torch.Generator,
+    generator: Generators,
     exact_below: int = 1024,
     steps: int = 24,
     probes: int = 1,
