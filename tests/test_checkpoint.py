@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +125,42 @@ def test_damaged(tmp_path):
     refused(path, "damaged")
 
 
+@pytest.mark.parametrize("part", range(8))
+def test_a_flipped_bit_is_refused_wherever_it_changes_anything(part, tmp_path):
+    """Also in the archive's directory, which no check sum covers, and in a file without a digest of its contents."""
+    saved = {"weights": torch.arange(24.0).view(4, 6), "settings": {"blocks": [2, 6], "name": "a"}}
+    path = checkpoint.save(tmp_path / "a.pt", saved)
+    content, refusals = path.read_bytes(), 0
+    for place in range(part, len(content), 8):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place // 8 % 8
+        path.write_bytes(flipped)
+        try:
+            assert same(checkpoint.load(path), saved), f"byte {place}"
+        except InputError as error:
+            assert "\n" not in str(error)
+            refusals += 1
+    assert refusals > 50
+
+
+def test_files_from_before_there_was_a_digest(tmp_path):
+    path, weights = tmp_path / "a.pt", torch.arange(1000.0)
+    torch.save({"format": 1, "viscos": "0.1", "state": {"weights": weights}}, path)
+    assert torch.equal(checkpoint.load(path)["weights"], weights)
+    content = bytearray(path.read_bytes())
+    content[content.index(weights.numpy().tobytes()) + 2000] ^= 1
+    path.write_bytes(content)
+    refused(path, "is not as it was written")
+
+
+def test_an_edited_file(tmp_path):
+    path = checkpoint.save(tmp_path / "a.pt", {"weights": torch.ones(2), "blocks": [1, 2]})
+    for edited in ({"weights": torch.ones(2), "blocks": [1, 3]}, {"weights": torch.tensor([1, 1.5]), "blocks": [1, 2]}):
+        record = torch.load(path, weights_only=True)
+        torch.save(record | {"state": edited}, tmp_path / "b.pt")
+        refused(tmp_path / "b.pt", "was changed after it was written")
+
+
 def test_another_format(tmp_path):
     torch.save({"format": 99, "viscos": "9.9", "state": {}}, tmp_path / "a.pt")
     refused(tmp_path / "a.pt", "has checkpoint format 99, of viscos 9.9")
@@ -138,12 +179,14 @@ def test_nothing_in_a_file_is_run(tmp_path):
 def test_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = checkpoint.save(tmp_path / "a.pt", {"step": 1})
 
-    def stops_half_way(record, file):
-        Path(file).write_bytes(b"PK half")
-        raise OSError("disk full")
+    write = Path.write_bytes
 
-    monkeypatch.setattr(torch, "save", stops_half_way)
-    with pytest.raises(OSError, match="disk full"):
+    def stops_half_way(path, content):
+        write(path, bytes(content)[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", stops_half_way)
+    with pytest.raises(InputError, match=rf"a\.pt cannot be written: the disk of {tmp_path} is full \(.* MiB free\)"):
         checkpoint.save(path, {"step": 2})
     monkeypatch.undo()
     assert checkpoint.load(path) == {"step": 1}
@@ -155,6 +198,63 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         atomic.write_json(path, {"a": object()})
     assert path.read_text() == '{\n  "a": 1\n}\n'
+
+
+def test_what_a_killed_write_left_is_removed_and_a_write_that_goes_on_is_left_alone(tmp_path):
+    path = tmp_path / "a.json"
+    code = """
+import sys, time
+from viscos.core import atomic
+atomic.write(sys.argv[1], lambda temporary: (temporary.write_text("half"), print("half", flush=True), time.sleep(60)))
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for writer in writers:
+            assert writer.stdout.readline() == b"half\n"
+        writers[0].send_signal(signal.SIGKILL)
+        writers[0].wait()
+        other = tmp_path / ".a-b-12345678.json"  # of a-b.json
+        other.touch()
+        assert len(list(tmp_path.glob(".a-????????.json"))) == 2
+        atomic.write_json(path, {"a": 1})
+        assert len(list(tmp_path.glob(".a-????????.json"))) == 1 and other.exists()
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+            writer.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "the disk of {folder} is full"),
+        (errno.EDQUOT, "the disk of {folder} is full"),
+        (errno.EROFS, "nothing may be written to {folder} (Read-only file system); change its permissions"),
+        (errno.EACCES, "nothing may be written to {folder} (Permission denied); change its permissions"),
+        (errno.EIO, "cannot be written: Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("where", ["mkdtemp", "write", "fsync"])
+def test_a_write_that_the_system_refuses(number, says, where, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    if where != "write":
+        monkeypatch.setattr(*{"mkdtemp": (atomic.tempfile, "mkstemp"), "fsync": (atomic.os, "fsync")}[where], refuse)
+    with pytest.raises(InputError) as error:
+        atomic.write(tmp_path / "new" / "a.txt", refuse if where == "write" else lambda path: path.write_text("a"))
+    says = says.format(folder=tmp_path / "new")
+    assert str(tmp_path / "new" / "a.txt") in str(error.value) and says in str(error.value)
+    assert "\n" not in str(error.value) and not list((tmp_path / "new").iterdir())
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    done, sync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.fstat(file).st_ino), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(os.stat(a).st_ino), replace(a, b)))
+    path = atomic.write_json(tmp_path / "a.json", {})
+    assert done == [path.stat().st_ino] * 2
 
 
 def test_settings_of_a_run(tmp_path):

@@ -448,8 +448,8 @@ def test_examples_are_settings_that_are_taken(line, command):
         Path("F").touch()
     seen = command(name=name)
     if "resume" in line:
-        main(["train"])
-        runs.save_config("outputs/train/RUN", seen.pop())
+        main([name, *([f"checkpoint={Path('run').absolute()}"] if name == "impute" else [])])
+        runs.save_config(f"outputs/{name}/RUN", seen.pop())
     assert main([name, *arguments]) == 0
     assert seen
 

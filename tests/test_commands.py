@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -22,9 +23,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from viscos import runs
 from viscos.cli import main
+from viscos.commands import impute as imputing
 from viscos.commands import progress
 from viscos.commands.interrupt import held
 from viscos.commands.progress import bar
+from viscos.core import atomic
 from viscos.core.choices import names
 from viscos.core.solution import Status
 from viscos.data.mask_files import load_masks, mask_hash, save_masks
@@ -169,7 +172,7 @@ def test_the_gaussian_of_a_run_knows_the_noise_of_training(trained):
 
 def without_clock(record: dict) -> dict:
     """What two equal runs have in common, whenever they were made."""
-    return {key: value for key, value in record.items() if key not in ("training_seconds", "commit")}
+    return {key: value for key, value in record.items() if not key.endswith("_seconds") and key != "commit"}
 
 
 def test_the_same_seed_gives_the_same_run(trained):
@@ -690,6 +693,128 @@ def test_training_and_test_images_of_two_sizes(capsys):
     np.savez("x.npz", x_train=np.zeros((8, 8, 8), np.uint8), x_test=np.zeros((4, 6, 6), np.uint8))
     line = refused(capsys, "train", *DEBUG, "dataset=array", "dataset.path=x.npz")
     assert "training images are (1, 8, 8) (channels, height, width) and test images (1, 6, 6)" in line
+
+
+# ------------------------------------------------------------------------------------------------------ impute, resume
+
+SEVERAL = ("threads=1", "items=5", "batch_size=2", "steps=2", "samples=2", "draws=2")
+
+
+@pytest.fixture(scope="module")
+def whole(trained, tmp_path_factory):
+    """Five items in three batches, without an interruption."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("whole"))
+        return viscos("impute", f"checkpoint={trained}", *SEVERAL)
+
+
+def ended(monkeypatch, trained, batch: int, happens, *words: str) -> tuple[int, Path]:
+    """A run of `viscos impute` to which something happens while it completes a batch: its exit status and folder."""
+    complete = imputing._complete
+
+    def disturbed(job, rows, log):
+        if int(rows[0]) == 2 * batch:
+            happens()
+        return complete(job, rows, log)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(imputing, "_complete", disturbed)
+        status = main(["impute", f"checkpoint={trained}", *SEVERAL, *words])
+    (folder,) = Path("outputs/impute").resolve().iterdir()
+    return status, folder
+
+
+def press(number: int, times: int = 1):
+    return lambda: [os.kill(os.getpid(), number) for _ in range(times)]
+
+
+def assert_same_completions(folder: Path, whole: Path) -> None:
+    done, wanted = completions(folder), completions(whole)
+    assert done.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert array.dtype == done[name].dtype and array.tobytes() == done[name].tobytes(), name
+    assert without_clock(figures(folder)) == without_clock(figures(whole))
+    assert (folder / "completions.png").read_bytes() == (whole / "completions.png").read_bytes()
+    assert not (folder / "shards").exists() and runs.load_config(folder) == runs.load_config(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole, monkeypatch, keyboard, capsys):
+    status, folder = ended(monkeypatch, trained, batch, press(number))
+    line = f"viscos impute: interrupted; `viscos impute resume={folder}` goes on"
+    assert status == 130 and capsys.readouterr().err.splitlines()[-1] == line
+    assert len(list((folder / "shards").iterdir())) == batch + 1, "the present batch is finished first"
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    begun = []
+    monkeypatch.setattr(imputing, "_announce", lambda job, batch: begun.append(int(batch.index[0])))
+    assert main(["impute", f"resume={folder}", "threads=1"]) == 0
+    assert begun == [0, 2, 4][batch + 1 :], "what is finished is not done again"
+    assert_same_completions(folder, whole)
+    capsys.readouterr()
+    assert main(["impute", f"resume={folder}"]) == 0
+    assert capsys.readouterr().out == f"the run is finished; completions in {folder / 'completions.npz'}\n"
+
+
+def test_a_second_ctrl_c_loses_the_present_batch(trained, whole, monkeypatch, keyboard, capsys):
+    status, folder = ended(monkeypatch, trained, 1, press(signal.SIGINT, 2))
+    assert status == 130 and f"`viscos impute resume={folder}` goes on" in capsys.readouterr().err
+    assert [path.name for path in (folder / "shards").iterdir()] == ["00000000.pt"]
+    assert main(["impute", f"resume={folder}"]) == 0
+    assert_same_completions(folder, whole)
+
+
+def test_an_interruption_before_anything_is_finished_leaves_nothing(trained, monkeypatch, keyboard, capsys):
+    with pytest.raises(FileNotFoundError):  # not even the folder above its own
+        ended(monkeypatch, trained, 0, press(signal.SIGINT, 2))
+    assert capsys.readouterr().err.splitlines()[-1] == "viscos impute: interrupted"
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_fills_up_loses_the_present_batch_alone(trained, whole, monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        status, folder = ended(patched, trained, 1, lambda: patched.setattr(atomic.os, "fsync", full))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert status == 2 and re.fullmatch(
+        rf"viscos impute: {folder}/shards/00000002.pt cannot be written: the disk of {folder}/shards is full \(.* MiB "
+        rf"free\); make room there, or write to another disk; then `viscos impute resume={folder}` goes on", line
+    )  # fmt: skip
+    assert [path.name for path in (folder / "shards").iterdir()] == ["00000000.pt"]
+    assert main(["impute", f"resume={folder}"]) == 0
+    assert_same_completions(folder, whole)
+
+
+def test_completions_do_not_go_on_with_other_items(trained, monkeypatch, keyboard, capsys):
+    values = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    np.save("x.npy", values)
+    words = ("input=x.npy", "missing=0.5")
+    _, folder = ended(monkeypatch, trained, 1, press(signal.SIGINT), *words)
+    np.save("x.npy", values[:, :, ::-1])
+    assert "begun with other items than are there now" in refused(capsys, "impute", f"resume={folder}")
+    np.save("x.npy", values)
+    assert "'draws=3' cannot be given with resume" in refused(capsys, "impute", f"resume={folder}", "draws=3")
+    assert f"{trained} is no run of `viscos impute`" in refused(capsys, "impute", f"resume={trained}")
+    assert "nowhere/config.yaml cannot be read" in refused(capsys, "impute", "resume=nowhere")
+    cfg = runs.load_config(folder)
+    runs.save_config(folder, cfg | {"steps": 3})
+    assert "begun with other settings than are there now" in refused(capsys, "impute", f"resume={folder}")
+    runs.save_config(folder, cfg)
+    assert main(["impute", f"resume={folder}"]) == 0
+
+
+def test_an_interrupted_sweep_of_completions_goes_on(trained, monkeypatch, keyboard, capsys):
+    words = ("seed=0,1", "hydra.sweep.dir=sweep", "--multirun")
+    with pytest.raises(FileNotFoundError):
+        ended(monkeypatch, trained, 1, press(signal.SIGINT), *words)
+    assert "interrupted; the same command goes on" in capsys.readouterr().err
+    begun = []
+    monkeypatch.setattr(imputing, "_announce", lambda job, batch: begun.append((job.seed, int(batch.index[0]))))
+    assert main(["impute", f"checkpoint={trained}", *SEVERAL, *words]) == 0
+    assert begun == [(0, 4), (1, 0), (1, 2), (1, 4)]
 
 
 # --------------------------------------------------------------------------------------------------------------- resume

@@ -54,5 +54,5 @@ def _command(command: str, arguments: list[str]) -> int:
         return 0
     from viscos.cli import app, resume
 
-    folder = resume.requested(arguments) if command == "train" else None
-    return resume.run(folder, arguments) if folder else app.run(command, arguments)
+    folder = resume.requested(command, arguments)
+    return resume.run(command, folder, arguments) if folder else app.run(command, arguments)

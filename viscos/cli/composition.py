@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from viscos.cli.outline import choices, outline, settings
 from viscos.cli.validate import RULES
+from viscos.core import atomic
 from viscos.core.choices import OWN
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
@@ -151,6 +152,8 @@ def explained(command: str, error: Exception) -> str:
 
     Its errors have no codes and few classes, so that most are told apart by how their texts begin.
     """
+    if isinstance(error, OSError):
+        return atomic.refusal(error.filename or Path("outputs", command), error)
     text = str(error)
     options = getattr(error, "options", None)
     if options:

@@ -27,6 +27,7 @@ _EXAMPLES = {
         ("viscos impute checkpoint=RUN input=FILE", "arrays or pictures of your own; NaN or transparent: missing"),
         ("viscos impute checkpoint=RUN input=FILE.csv", "a table, completed in completed.csv"),
         ("viscos impute checkpoint=RUN posterior=diagonal steps=500", "another posterior, fitted longer"),
+        ("viscos impute resume=outputs/impute/RUN", "go on with a run that was interrupted"),
         (
             "viscos impute flow=foreign flow.factory=M:F checkpoint=F",
             "another library's flow, from function F of module M",

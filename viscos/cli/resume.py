@@ -1,7 +1,8 @@
-"""`viscos train resume=<run folder>`: the run's own settings, in its own folder, without composing anything anew."""
+"""`viscos train|impute resume=<run folder>`: the run's own settings, in its own folder, with nothing composed anew."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -9,9 +10,13 @@ import yaml
 from viscos import runs
 from viscos.cli import messages
 from viscos.cli.app import execute
+from viscos.cli.outline import outline
 from viscos.core.errors import InputError
 
-CHANGEABLE = ("epochs", "max_steps", "allow", *runs.MACHINE)
+CHANGEABLE = {
+    "train": ("epochs", "max_steps", "allow", *runs.MACHINE),
+    "impute": ("allow", "threads", "device"),
+}
 """Settings that a resumed run may change: they do not change what was computed so far.
 
 With another length, the steps that remain have the learning rates that a run of that length has there. On other
@@ -19,32 +24,38 @@ devices, or in other micro-batches, they are the same but for rounding and the c
 """
 
 
-def requested(arguments: list[str]) -> str | None:
+def requested(command: str, arguments: list[str]) -> str | None:
     """The run folder, or a checkpoint in it, that is to be resumed, if any."""
+    if command not in CHANGEABLE:
+        return None
     values = [argument.removeprefix("resume=") for argument in arguments if argument.startswith("resume=")]
     return next((value.strip("'\"") for value in values if value not in ("", "null")), None)
 
 
-def run(path: str, arguments: list[str]) -> int:
-    """Continues the run at `path` and returns the exit status."""
-    folder = runs.find_checkpoint(path).resolve().parent
+def run(command: str, path: str, arguments: list[str]) -> int:
+    """Continues the run of `command` at `path` and returns the exit status."""
+    folder = runs.find_checkpoint(path).resolve().parent if command == "train" else Path(path).expanduser().resolve()
+    cfg = runs.load_config(folder)
+    if command != "train" and (lacking := {option.name for option in outline(command).options} - cfg.keys()):
+        raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
     # What the run's own file allows counts for nothing: it may be somebody else's.
-    cfg = runs.load_config(folder) | {"allow": None} | _changes(arguments) | {"resume": str(folder)}
+    cfg = cfg | {"allow": None} | _changes(command, arguments) | {"resume": str(folder)}
     try:
-        execute("train", cfg, str(folder))
+        execute(command, cfg, str(folder))
     except Exception as error:
-        return messages.report("viscos train", error)
+        return messages.report(f"viscos {command}", error)
     return 0
 
 
-def _changes(arguments: list[str]) -> dict[str, Any]:
+def _changes(command: str, arguments: list[str]) -> dict[str, Any]:
     changes = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key == "resume":
             continue
-        if not equals or key not in CHANGEABLE:
-            raise InputError(f"{argument!r} cannot be given with resume=…; only {', '.join(CHANGEABLE)} may change")
+        if not equals or key not in CHANGEABLE[command]:
+            may = ", ".join(CHANGEABLE[command])
+            raise InputError(f"{argument!r} cannot be given with resume=…; only {may} may change")
         try:
             changes[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:

@@ -78,7 +78,8 @@ def forget_failure(folder: str) -> None:
 
 def note_failure(folder: str, reason: str) -> None:
     """Leaves the reason in the job's folder, where whoever started the sweep finds it from any process."""
-    atomic.write(Path(folder, FAILED), lambda path: path.write_text(reason + "\n", encoding="utf-8"))
+    with contextlib.suppress(atomic.WriteError):  # which may be the reason, and is printed all the same
+        atomic.write(Path(folder, FAILED), lambda path: path.write_text(reason + "\n", encoding="utf-8"))
 
 
 def failures(folder: str | Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from viscos.runs.provenance import versions
 
 @dataclass(frozen=True)
 class Completed:
-    """The results of some items, or of all."""
+    """The results of some items, or of all; on the CPU, and without latents."""
 
     draws: Completions
     bound: Tensor
@@ -36,6 +36,37 @@ class Completed:
     """About the condition number of G^HH (b,)."""
     fit_seconds: float
     draw_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "before"):
+            if (completions := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _kept(completions))
+
+    def state(self) -> dict[str, Any]:
+        """The results as tensors and plain containers."""
+        flat = {field.name: getattr(self, field.name) for field in fields(self)}
+        return flat | {name: None if flat[name] is None else _flat(flat[name]) for name in ("draws", "before")}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Completed:
+        """What `state` gave."""
+        whole = {name: None if state[name] is None else _whole(state[name]) for name in ("draws", "before")}
+        return cls(**(state | whole))
+
+
+def _kept(completions: Completions) -> Completions:
+    solution = completions.solution
+    moved = {field.name: getattr(solution, field.name).cpu() for field in fields(solution)}
+    return replace(completions, draws=completions.draws.cpu(), latents=None, solution=Solution(**moved))
+
+
+def _flat(completions: Completions) -> dict[str, Any]:
+    solution = {field.name: getattr(completions.solution, field.name) for field in fields(completions.solution)}
+    return {"draws": completions.draws, "paired": completions.paired, "solution": solution}
+
+
+def _whole(state: dict[str, Any]) -> Completions:
+    return Completions(state["draws"], None, Solution(**state["solution"]), state["paired"])
 
 
 def joined(parts: list[Completed]) -> Completed:

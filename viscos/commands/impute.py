@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +14,10 @@ from torch import Tensor
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
 from viscos.commands.completed import Completed, joined, record_of, save
+from viscos.commands.interrupt import held, resumable
 from viscos.commands.progress import bar
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
+from viscos.commands.shards import Shards, has_shards
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.inference.conditional import Conditional
@@ -24,23 +28,61 @@ from viscos.report.board import Log
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
-    """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds."""
+    """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds.
+
+    Batches are kept in the run folder as they are done, and a run that was ended goes on after the last of them.
+    """
+    if (record := _finished(cfg)) is not None:
+        return record
     job = imputing(cfg)
     if line := job.choice.line(job.posterior(job.data.values[:1])):
         print(line, flush=True)
     print(hidden_share(job.items.observed, "items"), flush=True)
     if job.idle:
         print(job.idle, flush=True)
-    runs.save_config(job.run_dir, job.settings)
-    with Log(job.run_dir) as log:
-        parts = [_complete(job, rows, log) for rows in torch.arange(len(job.data)).split(job.batch_size)]
-        done = joined(parts)
-        record = record_of(job, done)
-        files = save(job, done)
-        log.record("impute", record, job.choice.steps)
-        for name, picture in _pictures(job, done).items():
-            log.image(f"impute/{name}", picture, job.choice.steps)
-            files.append(f"{name}.png")
+    shards = Shards(job)
+    runs.save_config(job.run_dir, job.settings | {"resume": None})
+    with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), Log(job.run_dir) as log:
+        record = _save(job, joined(_batches(job, shards, log)), log)
+        shards.remove()
+    return record
+
+
+def _finished(cfg: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of a run that is to go on, and has nothing left to do."""
+    run_dir = Path(cfg["run_dir"])
+    path = run_dir / "metrics.json"
+    if not cfg["resume"] or not path.is_file() or has_shards(run_dir):
+        return None
+    print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def _batches(job: Imputing, shards: Shards, log: Log) -> list[Completed]:
+    """The results of all batches, those that are there already and those that are not."""
+    parts = []
+    with held() as interrupted:
+        for rows in torch.arange(len(job.data)).split(job.batch_size):
+            first = int(rows[0])
+            part = shards.get(first)
+            if part is None:
+                part = _complete(job, rows, log)
+                shards.save(first, part)
+            parts.append(part)
+            if interrupted():
+                raise KeyboardInterrupt
+    return parts
+
+
+def _save(job: Imputing, done: Completed, log: Log) -> dict[str, Any]:
+    """Writes the results; returns their record."""
+    record = record_of(job, done)
+    files = save(job, done)
+    log.record("impute", record, job.choice.steps)
+    for name, picture in _pictures(job, done).items():
+        log.image(f"impute/{name}", picture, job.choice.steps)
+        files.append(f"{name}.png")
     atomic.write_json(job.run_dir / "metrics.json", record)
     print(summary(record))
     print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between two steps of a loop, where nothing is half done."""
+"""Ctrl-C and SIGTERM between two steps of a loop, where nothing is half done; and how what they end goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+
+from viscos.core.atomic import WriteError
+from viscos.core.typed import typed
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
@@ -37,3 +41,15 @@ def held(passed_on: Callable[[int], None] = lambda number: None) -> Iterator[Cal
     finally:
         for number, usual in mine.items():
             signal.signal(number, usual)
+
+
+@contextmanager
+def resumable(command: str, run_dir: Path, begun: Callable[[], bool]) -> Iterator[None]:
+    """Lets an interruption, and a write that failed, say with which command the run goes on, if it has `begun`."""
+    goes_on = f"`viscos {command} {typed('resume', run_dir)}` goes on"
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {goes_on}" if begun() else "interrupted") from None
+    except WriteError as error:
+        raise (WriteError(f"{error}; then {goes_on}") if begun() else error) from error.__cause__

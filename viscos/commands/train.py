@@ -10,13 +10,12 @@ import torch
 from viscos import runs
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.training import MASKS, Training, training
-from viscos.commands.interrupt import held
+from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.progress import Bar, bar
 from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
 from viscos.core import atomic
 from viscos.core.rng import generator
-from viscos.core.typed import typed
 from viscos.data.mask_files import save_masks
 from viscos.inference import lower_bound
 from viscos.report.board import Log
@@ -39,14 +38,12 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         return _follow(job.trainer, job.log_every)
     _announce(job)
     about = provenance(job.settings, devices.device)  # now: the source tree may be another one when the run ends
-    try:
+    with resumable("train", job.run_dir, (job.run_dir / runs.CHECKPOINT).is_file):
         with Log(job.run_dir, job.trainer.step) as log:
             seconds = _train(job, log)
             record = _measure(job, log)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; `viscos train {typed('resume', job.run_dir)}` goes on") from None
-    record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
-    atomic.write_json(job.run_dir / "metrics.json", record)
+        record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
+        atomic.write_json(job.run_dir / "metrics.json", record)
     print(summary(record))
     print(f"figures in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
     return record

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from viscos.core import atomic
+
 
 class Log:
     """Figures and pictures of a run, under `tensorboard/` in its folder.
@@ -18,7 +20,9 @@ class Log:
     """
 
     def __init__(self, run_dir: Path, first: int = 0) -> None:
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=first or None)
+        self._folder = run_dir / "tensorboard"
+        with atomic.writing(self._folder / "events"):
+            self._writer = SummaryWriter(str(self._folder), purge_step=first or None)
 
     def __enter__(self) -> Log:
         return self
@@ -26,13 +30,15 @@ class Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.close()
+        with atomic.writing(self._folder / "events"):
+            self._writer.close()
 
     def scalars(self, group: str, figures: dict[str, float], step: int) -> None:
         """Each finite figure under `group/name`."""
         for name, value in figures.items():
             if math.isfinite(value):
-                self._writer.add_scalar(f"{group}/{name}", value, step)
+                with atomic.writing(self._folder / "events"):
+                    self._writer.add_scalar(f"{group}/{name}", value, step)
 
     def record(self, group: str, record: dict[str, Any], step: int) -> None:
         """Every number of a nested record, under the path of its keys."""
@@ -44,4 +50,5 @@ class Log:
 
     def image(self, name: str, image: Tensor, step: int) -> None:
         """A picture (3, H, W) in [0, 1]."""
-        self._writer.add_image(name, image, step)
+        with atomic.writing(self._folder / "events"):
+            self._writer.add_image(name, image, step)

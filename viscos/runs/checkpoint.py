@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import pickle
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from viscos.core.version import __version__
 FORMAT = 1
 """Raised when the meaning of what is stored changes."""
 
+_DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, KeyError)
+"""What readers of archives raise."""
 _PLAIN = (str, bool, int, float, type(None))
 
 
@@ -27,16 +32,21 @@ def save(path: str | Path, state: dict[str, Any]) -> Path:
     only these can be read back safely.
     """
     _check(state, "state")
-    record = {"format": FORMAT, "viscos": __version__, "state": state}
-    return atomic.write(path, lambda temporary: torch.save(record, temporary))
+    record = {"format": FORMAT, "viscos": __version__, "digest": digest(state), "state": state}
+    buffer = io.BytesIO()
+    torch.save(record, buffer)  # not to the file: torch's own writer does not say what is wrong with a disk
+    return atomic.write(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()))
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save` wrote, with its tensors on `device`; raises `InputError` if `path` is not a whole checkpoint."""
-    path = Path(path)
+    """What `save` wrote, with its tensors on `device`.
+
+    Raises `InputError` if `path` is not a checkpoint, or if anything in it is not as it was written.
+    """
+    path, device = Path(path), torch.device(device)
     if not path.is_file():
         raise InputError(f"there is no checkpoint file {str(path)!r}")
-    record = _read(path, torch.device(device))
+    record = _read(path)
     if not isinstance(record, dict) or "format" not in record or "state" not in record:
         raise InputError(f"{str(path)!r} is not a checkpoint of viscos")
     if record["format"] != FORMAT:
@@ -44,21 +54,69 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]
             f"{str(path)!r} has checkpoint format {record['format']}, of viscos {record.get('viscos')}; "
             f"this viscos, {__version__}, reads format {FORMAT}"
         )
-    return record["state"]
+    state = record["state"]
+    if "digest" in record and record["digest"] != digest(state):  # the first checkpoints have none
+        raise InputError(f"{str(path)!r} is damaged, or was changed after it was written; take another copy of it")
+    # Moved only now, so that a device that cannot be used is not taken for a damaged file.
+    return state if device.type == "cpu" else _moved(state, device)
 
 
-def _read(path: Path, device: torch.device) -> Any:
-    # torch.save writes a zip archive, whose directory stands at the end: a cut file has the first bytes only.
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            cut = file.read(2) == b"PK"
-        raise InputError(f"{str(path)!r} is {'truncated' if cut else 'not a checkpoint of viscos'}")
+def digest(value: Any) -> str:
+    """SHA-256 of tensors and plain containers, with their types, shapes and order."""
+    sums = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            sums.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            sums.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        elif isinstance(value, (dict, list, tuple)):
+            sums.update(f"{type(value).__name__}{len(value)}".encode())
+            for entry in value.items() if isinstance(value, dict) else value:
+                add(entry)
+        else:
+            text = repr(value)
+            sums.update(f"{type(value).__name__}{len(text)}:{text}".encode())
+
+    add(value)
+    return sums.hexdigest()
+
+
+def check_sums(path: Path) -> None:
+    """Raises `InputError` for a file of torch whose contents do not fit the check sums of its archive.
+
+    torch writes the sums, and does not read them.
+    """
     try:
-        # Read on the CPU first, so that a device that cannot be used is not taken for a damaged file.
-        record = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (*_DAMAGED, OSError, NotImplementedError) as error:
+        raise InputError(
+            f"{str(path)!r} is damaged ({' '.join(str(error).split())}); take another copy of it"
+        ) from error
+    if damaged is not None:
+        raise InputError(f"{str(path)!r} is damaged: {damaged!r} is not as it was written; take another copy of it")
+
+
+def _read(path: Path) -> Any:
+    # torch.save writes a zip archive, whose directory stands at the end: a cut file has the first bytes only.
+    with path.open("rb") as file:
+        archive = file.read(2) == b"PK"
+    if not archive:
+        raise InputError(f"{str(path)!r} is not a checkpoint of viscos")
+    if not _has_directory(path):
+        raise InputError(f"{str(path)!r} is truncated")
+    check_sums(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, *_DAMAGED) as error:
         raise InputError(f"{str(path)!r} is not a checkpoint of viscos, or it is damaged") from error
-    return record if device.type == "cpu" else _moved(record, device)
+
+
+def _has_directory(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # there is one, of an archive that it is not
+        return True
 
 
 def _moved(value: Any, device: torch.device) -> Any:

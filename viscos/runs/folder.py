@@ -17,6 +17,7 @@ CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate")
 """Settings that say what a run is computed on; they do not change what it is."""
+_PREPARED = {".hydra", CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
 _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 
 
@@ -62,10 +63,10 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def discard_if_empty(run_dir: str | Path) -> None:
-    """Removes a run folder that holds nothing but settings."""
+    """Removes a run folder that holds nothing but what a run writes before it computes anything."""
     run_dir = Path(run_dir)
-    if run_dir.is_dir() and {entry.name for entry in run_dir.iterdir()} <= {".hydra", CONFIG}:
-        shutil.rmtree(run_dir)
+    if run_dir.is_dir() and {entry.name for entry in run_dir.iterdir()} <= _PREPARED:
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def _reason(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,12 @@ from viscos.data.scaling import Scaling, standardised
 from viscos.linear.gaussian import Gaussian
 from viscos.runs import checkpoint
 from viscos.train.model import Model, build_model
+
+_NONE = type(None)
+_Kinds = Mapping[str, tuple[type, ...]]
+_ENTRIES: _Kinds = {"config": (dict,), "shape": (list, tuple), "classes": (int,), "parts": (dict,)}
+_SETTINGS: _Kinds = {"flow": (dict,), "posterior": (dict, _NONE), "classifier": (str,)}
+_FURTHER: _Kinds = {"dataset": (dict,), "mask": (dict, _NONE), "seed": (int,), "train_items": (int, _NONE)}
 
 
 @dataclass(frozen=True)
@@ -66,16 +73,55 @@ def load(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[s
     Raises `InputError` if there is no checkpoint, it cannot be read, or it names other code.
     """
     file = runs.find_checkpoint(path)
-    state = checkpoint.load(file, device)
+    state = read_state(file, device)
+    cfg = state["config"]
+    network = None if state["parts"].get("posterior") is None else cfg["posterior"]
     try:
-        cfg, shape = state["config"], tuple(state["shape"])
-        network = None if state["parts"]["posterior"] is None else cfg["posterior"]
         with allowing(allow):
-            model = build_model(cfg["flow"], network, cfg["classifier"], shape, state["classes"])
-    except KeyError as error:
-        raise InputError(f"{str(file)!r} lacks {error}; it is not a checkpoint of `viscos train`") from error
+            model = build_model(cfg["flow"], network, cfg["classifier"], tuple(state["shape"]), state["classes"])
+    except (TypeError, AttributeError, ArithmeticError, LookupError) as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"no model can be made from the settings in {str(file)!r} ({what})") from error
     model.load_parts(state["parts"])
     return Trained(model.to(device).eval(), cfg, state, file)
+
+
+def read_state(file: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The state in a checkpoint of `viscos train`; raises `InputError` for one that lacks something, or is of nonsense.
+
+    What is left out of it then are the weights, which `Model.load_parts` checks, and what the settings mean.
+    """
+    state = checkpoint.load(file, device)
+    _check_entries(file, "", state, _ENTRIES)
+    _check_entries(file, "config.", state["config"], _SETTINGS)
+    there = {key: kinds for key, kinds in _FURTHER.items() if key in state["config"]}
+    _check_entries(file, "config.", state["config"], there)
+    shape, fitted, scaling = state["shape"], state.get("gaussian"), state.get("scaling")
+    d = math.prod(shape)
+    if not all(type(length) is int and length > 0 for length in shape):
+        raise InputError(f"{str(file)!r} has shape {shape}, which is none of an item; it may have been edited")
+    if fitted is not None:
+        _check_numbers(file, "gaussian", fitted, {"mean": (d,), "covariance": (d, d)})
+    if scaling is not None:
+        _check_numbers(file, "scaling", scaling, {"center": (d,), "scale": (d,)})
+    return state
+
+
+def _check_entries(file: Path, prefix: str, entries: Any, kinds: _Kinds) -> None:
+    entries = entries if isinstance(entries, dict) else {}
+    for key, wanted in kinds.items():
+        if key not in entries:
+            raise InputError(f"{str(file)!r} lacks {prefix + key!r}; it is not a checkpoint of `viscos train`")
+        if type(entries[key]) not in wanted:
+            seen = type(entries[key]).__name__
+            raise InputError(f"{str(file)!r} holds a {seen} as {prefix + key!r}; it may have been edited")
+
+
+def _check_numbers(file: Path, name: str, entries: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    for key, shape in shapes.items():
+        value = entries.get(key) if isinstance(entries, dict) else None
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape or not bool(value.isfinite().all()):
+            raise InputError(f"{str(file)!r} has no finite {name}.{key} of shape {shape}; it may have been edited")
 
 
 def model_state(

@@ -68,13 +68,23 @@ class Model(nn.Module):
             if module is not None:
                 try:
                     module.load_state_dict(parts[name])
-                except RuntimeError as error:
+                except (RuntimeError, TypeError, AttributeError) as error:
                     raise InputError(
                         f"the checkpoint's {name} does not fit its settings; it may have been edited"
                     ) from error
+                _check_finite(name, module)
 
     def _named(self) -> list[tuple[str, nn.Module | None]]:
         return [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]
+
+
+def _check_finite(name: str, module: nn.Module) -> None:
+    for key, value in module.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise InputError(
+                f"the checkpoint's {name} has values in {key!r} that are not finite; "
+                "take another checkpoint, or train again"
+            )
 
 
 def build_model(

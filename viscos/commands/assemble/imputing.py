@@ -16,6 +16,7 @@ from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.saved import dataset_of, noise_of, test_masks
+from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.sources.files import read_images
@@ -109,7 +110,7 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
     known = noise_of(trained, True)
     idle = of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and posterior is choice.network)
     return Imputing(
-        cfg,
+        _with_whole_paths(cfg),
         Path(cfg["run_dir"]),
         items,
         data,
@@ -126,9 +127,25 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
     )
 
 
+def _with_whole_paths(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The settings with paths that find the same files from any folder."""
+    mask = cfg.get("mask")
+    whole = {key: _whole(cfg[key]) for key in ("checkpoint", "input") if cfg[key] is not None}
+    return cfg | whole | ({"mask": mask | {"path": _whole(mask["path"])}} if mask and mask.get("path") else {})
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
 def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
     if cfg.get("flow") is not None:
-        return load_foreign(str(cfg["flow"].get("factory", "")), cfg["checkpoint"], cfg["input"], device)
+        factory = str(cfg["flow"].get("factory", ""))
+        module = factory.partition(":")[0]
+        if cfg["resume"] and not any(f"{module}.".startswith(f"{name}.") for name in allowed()):
+            # It stands in the run's file, which may be somebody else's, and not in the command.
+            raise InputError(f"flow.factory={factory} is code, which would be run; if you trust it, say allow={module}")
+        return load_foreign(factory, cfg["checkpoint"], cfg["input"], device)
     if cfg["checkpoint"] is None:
         raise InputError("checkpoint=… is needed: run folder of `viscos train`, or a checkpoint file")
     return load(cfg["checkpoint"], device)

@@ -28,8 +28,7 @@ from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import PASSES, em_gaussian
 from viscos.metrics.extractor import extractor_for
-from viscos.runs import checkpoint
-from viscos.runs.trained import restore_gaussian
+from viscos.runs.trained import read_state, restore_gaussian
 from viscos.train import PhasedTrainer, Trainer
 from viscos.train.devices import Devices
 from viscos.train.model import build_model
@@ -87,7 +86,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     train, test = _splits(cfg, dataset, devices)
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
-    state = checkpoint.load(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = _masks(masks, run_dir, train, test, resumed=state is not None)
     scaling = fit_scaling(train, observed)
     train, test = standardised(train, scaling), standardised(test, scaling)
@@ -175,7 +174,12 @@ def _trainer(
     made = PhasedTrainer if plan.phases else Trainer
     trainer = made(model.to(devices.device), data, objective, plan, devices)
     if state is not None:
-        trainer.load_state(state["trainer"])
+        try:
+            trainer.load_state(state["trainer"])
+        except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"the checkpoint's state of the training is none ({type(error).__name__}); it may have been edited"
+            ) from error
         if trainer.step > trainer.total:
             raise InputError(
                 f"these epochs or max_steps are {trainer.total} steps, and the run has done {trainer.step} already"

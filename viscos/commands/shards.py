@@ -1,0 +1,65 @@
+"""Results of batches, kept in the run folder as they come, until all are there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from viscos import runs
+from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.completed import Completed
+from viscos.core.errors import InputError
+from viscos.runs import checkpoint
+
+SHARDS = "shards"
+"""Their folder in that of a run."""
+
+
+class Shards:
+    """The finished batches of a run, each under the number of its first item.
+
+    A batch counts as finished if it is of the same settings, items and weights as the job: those of another job are
+    passed over, or refused with `InputError` where the job is to go on from them.
+    """
+
+    def __init__(self, job: Imputing) -> None:
+        self.folder = job.run_dir / SHARDS
+        self._about = {
+            "settings": checkpoint.digest(runs.essence(job.settings)),
+            "items": checkpoint.digest([job.data.values, job.items.observed]),
+            "weights": checkpoint.digest(job.trained.model.state_dict()),
+        }
+        self._done: dict[int, Completed] = {}
+        for path in sorted(self.folder.glob("*.pt")):
+            state = checkpoint.load(path)
+            about: dict[str, str] = state["about"]
+            other = [what for what, digest in self._about.items() if about[what] != digest]
+            if other and job.settings["resume"]:
+                raise InputError(
+                    f"{path} was begun with other {' and '.join(other)} than are there now, so the run cannot go on; "
+                    "start it anew, in another folder"
+                )
+            if not other:
+                self._done[int(path.stem)] = Completed.from_state(state["completed"])
+
+    def get(self, first: int) -> Completed | None:
+        """The batch whose first item has this number, if it is finished."""
+        return self._done.get(first)
+
+    def save(self, first: int, part: Completed) -> None:
+        """Keeps a batch."""
+        state: dict[str, Any] = {"about": self._about, "completed": part.state()}
+        checkpoint.save(self._path(first), state)
+
+    def remove(self) -> None:
+        """Removes them all, when what they say stands elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"{first:08d}.pt"
+
+
+def has_shards(run_dir: Path) -> bool:
+    """Whether a run has finished batches that it has not put together."""
+    return any((run_dir / SHARDS).glob("*.pt"))
