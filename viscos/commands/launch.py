@@ -65,7 +65,8 @@ def _together(devices: Any, task: Task, cfg: dict[str, Any], machine: Machine) -
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else each process advises against what we need
     with held(_pass_on) as interrupted:
         try:
-            result = devices.launch(_work, task, cfg, machine, errors, allowed())
+            # Fabric looks for modules inside what it hands on, and refuses frozen dataclasses: not the machine itself.
+            result = devices.launch(_work, task, cfg, machine.use, errors, allowed())
         except (ProcessRaisedException, ProcessExitedException) as error:
             if interrupted():
                 raise KeyboardInterrupt("interrupted") from None
@@ -80,11 +81,11 @@ def _together(devices: Any, task: Task, cfg: dict[str, Any], machine: Machine) -
 
 
 def _work(
-    devices: Any, task: Task, cfg: dict[str, Any], machine: Machine, errors: Any, own: tuple[str, ...]
+    devices: Any, task: Task, cfg: dict[str, Any], use: Callable[[], Any], errors: Any, own: tuple[str, ...]
 ) -> dict[str, Any] | str:
     """One process of several; an interruption is returned as what it says, since the first process must return."""
     os.setpgrp()  # Ctrl-C at a terminal reaches the process that waits, and from there the others, once
-    machine.use()
+    use()
     try:
         with allowing(own):
             return task(cfg, devices)
