@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -225,6 +227,11 @@ OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}
 
 def residual_flow(name: str, dtype: torch.dtype = F64, series: Series = LONG, seed: int = 0, size: float = 0.3) -> Flow:
     """A shaken iResNet of the table."""
+    return copy.deepcopy(_made(name, dtype, series, seed, size))  # most tests take the same few, and shaking is dear
+
+
+@cache
+def _made(name: str, dtype: torch.dtype, series: Series, seed: int, size: float) -> Flow:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return shaken(iresnet(**ARCHITECTURES[name], series=series).to(dtype), seed, size)

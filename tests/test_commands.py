@@ -197,6 +197,7 @@ def assert_equal(a, b, place="state"):
         assert a == b, place
 
 
+@pytest.mark.slow
 def test_nothing_but_results_is_printed():
     """No warnings, no chatter of libraries."""
     words = [sys.executable, "-m", "viscos", "train", *DEBUG]
@@ -883,6 +884,7 @@ def test_sigterm_saves_and_ends(times, longer, monkeypatch, keyboard, capsys):
     assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(longer / "checkpoint.pt"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_with_an_average_goes_on(monkeypatch, keyboard):
     words = (*LONGER, "ema=0.9", "accumulate=2", "dataset.augment=[flip,shift]", "warmup=3")
     whole = viscos("train", *DEBUG, *words)

@@ -56,6 +56,7 @@ def every_case(devices):
     return {name: train(case, devices) for name, case in SHARED.items()}
 
 
+@pytest.mark.slow
 def test_two_processes_are_one():
     """The same gradients, in double precision to rounding, and so the same parameters after an epoch."""
     together = fabric.FabricDevices(torch.device("cpu"), 2).launch(every_case)

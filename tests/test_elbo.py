@@ -95,6 +95,7 @@ def test_there_the_path_gradient_has_no_noise(d):
     assert max(float(g.abs().max()) for g in grads) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["full", "householder"])
 def test_the_fitted_bound_comes_near_the_evidence(posterior):
     """Within 1e-3 nats for the full posterior, which can be exact."""
@@ -169,7 +170,13 @@ def test_the_bound_is_below_the_evidence_for_every_q(name):
             assert within(weight.exp(), evidence.exp()).all()
 
 
-@pytest.mark.parametrize("name", ["iresnet", "smooth", *PLANE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("iresnet", "implicit")))
+        for name in ("iresnet", "smooth", *PLANE)
+    ],
+)
 def test_the_fitted_gap_is_small(name, record_property):
     flow, y, observed, evidence = planar_problem(name)
     conditional = viscos.condition(flow, y, observed, posterior="full", lad="exact", solver=anderson(1e-8, 100))

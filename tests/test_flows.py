@@ -587,6 +587,7 @@ def test_erratum_3_the_log_determinant_by_singular_values():
     assert torch.allclose(torch.linalg.slogdet(A @ A.mT)[1], (2 * values.log()).sum(1), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_log_prob_of_a_large_flow_has_the_gradient_of_the_exact_one() -> None:
     """Where log|det G| is estimated by the series, `log_prob` still carries a gradient, unbiased over many probes."""
     torch.manual_seed(0)

@@ -261,6 +261,7 @@ def draw(source: Source) -> Figure:
 }
 
 
+@pytest.mark.slow
 def test_a_part_is_two_files_and_a_figure_is_one(tmp_path):
     """In a copy of the package, on which nothing else is changed: train, impute, time and draw with what was added."""
     pytest.importorskip("matplotlib")

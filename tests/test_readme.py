@@ -146,6 +146,7 @@ def commands() -> set[tuple[str, ...]]:
     return {words for words in found if not words[0].startswith("-")}
 
 
+@pytest.mark.slow
 def test_commands_compose(capsys) -> None:
     """Each command is there, with its settings and choices: `--cfg job` composes it and runs nothing."""
     assert len(commands()) > 40

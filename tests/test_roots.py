@@ -47,7 +47,10 @@ PRODUCT = [
     for solver in SOLVERS
     for name in FLOWS
     for mask in masks((1, 4, 4))
-    if solver in FAST or (name == "image" and solver != "newton on the data") or mask == "random"
+    # Every mask with one flow, every flow with the mask that has all kinds of items.
+    if (name == "image" and solver != "newton on the data")
+    or mask == "random"
+    or (solver in FAST and mask == "one kind an item")
 ]
 
 
@@ -62,8 +65,11 @@ def problem(name, mask, batch=3, size=0.3):
     return y, hidden, LatentEquation.build(flow, garbage, hidden, x)
 
 
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
-@pytest.mark.parametrize("mask", ["random", "centre", "one kind an item"])
+@pytest.mark.parametrize(
+    ("mask", "dtype"),
+    [("random", F64), ("random", torch.float32), ("centre", F64), ("one kind an item", F64)],
+    ids=["random-double", "random-single", "centre", "one kind an item"],
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_flow_is_solved_from_a_random_start(name, mask, dtype):
     """Couplings and mixing layers with another partition; to a residual that is evaluated once more."""

@@ -17,7 +17,7 @@ from viscos.cli import main, sweep
 from viscos.runs import checkpoint, own_files
 from viscos.train import Trainer
 
-DEBUG = ("experiment=debug", "flow=iresnet", "threads=1")
+DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 SWEEP = ("train", "--multirun", *DEBUG, "missing=0.3,0.6", "test_items=4", "draws=1")
 FOLDER = Path("outputs/sweeps/train")
 
@@ -50,10 +50,11 @@ def test_finished_jobs_are_not_run_again(capsys):
     capsys.readouterr()
     assert main([*SWEEP, "missing=0.3,0.6,0.9", "device=cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    set_alike = "draws=1,flow.blocks=[1],flow.channels=4,flow=iresnet"
     assert [line.split(" in ")[0] for line in lines if ": job " in line] == [
-        "viscos train: job 0 (draws=1,flow=iresnet,missing=0.3,test_items=4) is finished,",
-        "viscos train: job 1 (draws=1,flow=iresnet,missing=0.6,test_items=4) is finished,",
-        "viscos train: job 2 (draws=1,flow=iresnet,missing=0.9,test_items=4)",
+        f"viscos train: job 0 ({set_alike},missing=0.3,test_items=4) is finished,",
+        f"viscos train: job 1 ({set_alike},missing=0.6,test_items=4) is finished,",
+        f"viscos train: job 2 ({set_alike},missing=0.9,test_items=4)",
     ]
     assert {path: time for path, time in times().items() if path in before} == before and len(times()) == 3
 
@@ -129,6 +130,7 @@ def test_a_job_name_is_a_file_name():
     assert len({name(""), *(name("", **other) for other in others)}) == 6, "what it is does"
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
     """Ctrl-C in the second job: the first is finished, the second resumes, and all is as if nothing had been."""
     longer = ("max_steps=null", "epochs=2")
@@ -159,6 +161,7 @@ def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
     assert_equal(checkpoint.load(second / "checkpoint.pt"), checkpoint.load(alone / "checkpoint.pt"))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(monkeypatch):
     """The process is killed outright in the middle of a job, which goes on from its last epoch."""
     words = [*SWEEP, "missing=0.3", "max_steps=null", "epochs=15", "train_items=16"]
@@ -188,8 +191,8 @@ def test_failed_jobs_are_listed_at_the_end_and_run_again(capsys):
     assert len(times()) == 2, "the other jobs go on"
     last = capsys.readouterr().err.splitlines()[-2:]
     assert last[0] == f"viscos train: failed in {FOLDER.resolve()}; the same command runs only what is not finished:"
-    assert [line[:46] for line in last[1:]] == [
-        "  draws_1-flow_iresnet-missing_1-test_items_4-",
+    assert [line[:77] for line in last[1:]] == [
+        "  draws_1-flow.blocks_1_-flow.channels_4-flow_iresnet-missing_1-test_items_4-",
     ]
     assert "nothing is observed in the training data" in last[1]
     stamp = times()
@@ -208,6 +211,7 @@ def test_a_failure_is_forgotten_when_the_job_runs_again(monkeypatch, capsys):
     assert not any(note.exists() for note in notes) and len(times()) == 2
 
 
+@pytest.mark.slow
 def test_jobs_side_by_side():
     """Two processes at once; what they print can be told apart, and a failure of one is listed by the other."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
@@ -247,7 +251,7 @@ def test_the_runs_behind_the_tables(monkeypatch, capsys):
 
 
 def test_what_a_record_says_of_its_run():
-    assert main(["train", *DEBUG, "flow.channels=4", "test_items=4"]) == 0
+    assert main(["train", *DEBUG, "test_items=4"]) == 0
     (folder,) = Path("outputs/train").iterdir()
     record = json.loads((folder / "metrics.json").read_text())
     assert record["seed"] == 0 and record["config"]["missing"] == 0.5 and record["config"]["flow"]["channels"] == 4
