@@ -49,6 +49,20 @@ def test_arrays(shape, held, count, dtype):
     assert torch.equal(images.values, expected.nan_to_num(0.0))
 
 
+@pytest.mark.parametrize("shape", [GREY, COLOUR])
+@pytest.mark.parametrize("key", ["images", "x", "data", "values"])
+def test_arrays_as_training_takes_them(shape, key):
+    """Channels last, beside labels."""
+    array = numbers(5, *shape[1:], shape[0])
+    np.savez("a.npz", **{"labels": np.arange(5), key: array})
+    for expected in (array, array[:1]):
+        np.savez("a.npz", **{"labels": np.arange(5), key: expected})
+        images, known = read_images("a.npz", shape)
+        assert known.all() and np.array_equal(images.values.numpy(), expected.transpose(0, 3, 1, 2))
+    np.save("a.npy", array[0])
+    assert np.array_equal(read_images("a.npy", shape)[0].values[0].numpy(), array[0].transpose(2, 0, 1))
+
+
 def test_eight_bit_array():
     array = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
     np.save("a.npy", array)
@@ -161,7 +175,7 @@ def _objects():
 REFUSED = {
     "another size": (_save(numbers(2, 6, 4)), "a.npy", r"shape \(1, 6, 4\), the flow takes \(1, 4, 6\)"),
     "three channels": (_save(numbers(2, 3, 4, 6)), "a.npy", "the flow takes"),
-    "channels last": (_save(numbers(2, 4, 6, 1)), "a.npy", "the flow takes"),
+    "channels last of another size": (_save(numbers(2, 6, 4, 1)), "a.npy", "the flow takes"),
     "five axes": (_save(numbers(1, 2, 1, 4, 6)), "a.npy", "the flow takes"),
     "a vector": (_save(numbers(24)), "a.npy", "the flow takes"),
     "a number": (_save(np.float32(0.5)), "a.npy", "the flow takes"),
@@ -173,7 +187,7 @@ REFUSED = {
     "bool": (_save(np.zeros((2, 4, 6), bool)), "a.npy", "holds bool; give floats in"),
     "complex": (_save(np.zeros((2, 4, 6), complex)), "a.npy", "holds complex128; give floats in"),
     "objects": (_objects, "a.npy", "cannot be read as an array file"),
-    "two arrays": (_two_arrays, "a.npz", "holds the arrays one, two; name the images `values`"),
+    "two arrays": (_two_arrays, "a.npz", "holds the arrays one, two; name the images `images` or `x`"),
     "cut archive": (_cut_archive, "a.npz", "cannot be read as an array file"),
     "text as npy": (_text("a.npy"), "a.npy", "cannot be read as an array file"),
     "text as npz": (_text("a.npz"), "a.npz", "cannot be read as an array file"),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.data.images import Images, check_unit_range
-from viscos.data.sources.array import as_unit, find, read_arrays
+from viscos.data.sources.array import IMAGES, as_unit, find, read_arrays
 from viscos.data.sources.pictures import PICTURES, read_picture
 
 
@@ -18,9 +18,9 @@ def read_images(path: str | Path, shape: tuple[int, ...], limit: int | None = No
 
     From an array file, a picture, or a folder of pictures in the order of their names; the first `limit` of them.
 
-    `.npy`, or `.npz` with one array or the key `values`: (N, C, H, W), (N, H, W), or one image; floats in [0, 1], where
-    NaN marks a hole, or uint8. In a picture with transparency, fully transparent pixels are holes. Raises `InputError`
-    for a file that cannot be read or does not fit.
+    `.npy`, or `.npz` with one array or one of the names in `IMAGES`: (N, C, H, W), (N, H, W, C), (N, H, W), or one
+    image; floats in [0, 1], where NaN marks a hole, or uint8. In a picture with transparency, fully transparent pixels
+    are holes. Raises `InputError` for a file that cannot be read or does not fit.
     """
     path = Path(path).expanduser()
     suffix = path.suffix.lower()
@@ -35,7 +35,7 @@ def read_images(path: str | Path, shape: tuple[int, ...], limit: int | None = No
         values = _fit(read_picture(path, shape[0]), shape, path)
     elif suffix in (".npy", ".npz"):
         arrays = read_arrays(path)
-        values = _fit(as_unit(arrays[find(arrays, ("values",), path)], path), shape, path)[:limit]
+        values = _fit(as_unit(arrays[find(arrays, IMAGES, path)], path), shape, path)[:limit]
     else:
         raise InputError(f"{str(path)!r} is not .npy, .npz, a picture or a folder of pictures")
     if not len(values):
@@ -47,7 +47,10 @@ def read_images(path: str | Path, shape: tuple[int, ...], limit: int | None = No
 
 def _fit(values: Tensor, shape: tuple[int, ...], path: Path) -> Tensor:
     """(N, C, H, W)."""
-    if values.dim() == 3 and shape[0] == 1:
+    last = (*shape[1:], shape[0])
+    if values.dim() in (3, 4) and tuple(values.shape[-3:]) == last != shape:
+        values = values.movedim(-1, -3)
+    if values.dim() == 3 and tuple(values.shape) != shape and shape[0] == 1:
         values = values.unsqueeze(1)
     elif values.dim() < 4:
         values = values.reshape(1, *([1] * (3 - values.dim())), *values.shape)
