@@ -18,7 +18,7 @@ from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import OWN, Units
 from viscos.data.masks import CenterMask, ColumnsMask, FileMask, HalfMask, RandomMask
-from viscos.data.scaling import fit_scaling, standardised
+from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import Sheet
 from viscos.data.sources.table import read_rows
@@ -405,3 +405,10 @@ def test_the_item_whose_conditional_is_drawn():
     assert first_slice(values[:2], values[:2], observed[:2], draws[:, :2]) is None
     with pytest.raises(InputError, match="no test point without holes"):
         Plane(lambda y: y.sum(1), torch.zeros(0, 2), ("a", "b")).grid()
+
+
+def test_a_column_whose_squares_overflow_is_named():
+    values = torch.tensor([[1.0, 1e300], [2.0, -1e300], [3.0, 2e300]], dtype=torch.float64)
+    data = Vectors("t", values, None, 0, columns=("small", "huge"))
+    with pytest.raises(InputError, match=r"column 'huge' holds values as large as 2e\+300"):
+        Scaling.fit(data, torch.ones(3, 2, dtype=torch.bool))

@@ -35,10 +35,19 @@ class Scaling:
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
-        """Takes mean and standard deviation of the entries that `observed` (bool, N, d) marks, some in each column."""
+        """Takes mean and standard deviation of the entries that `observed` (bool, N, d) marks, some in each column.
+
+        Raises `InputError`, naming the column, where these overflow.
+        """
         count, values = observed.sum(0), data.values.double()
         center = torch.where(observed, values, 0).sum(0) / count
         scale = (torch.where(observed, values - center, 0).square().sum(0) / count).sqrt()
+        for place in (~(center.isfinite() & scale.isfinite())).nonzero().flatten().tolist():
+            largest = float(torch.where(observed, values.abs(), 0)[:, place].max())
+            raise InputError(
+                f"{data.column(place)} holds values as large as {largest:.3g}, whose squares no number holds; "
+                "divide the column by its largest value, or leave such cells empty"
+            )
         # By the values themselves: the mean of equal numbers need not be that number, nor their deviation 0.
         low, high = (torch.where(observed, values, fill) for fill in (torch.inf, -torch.inf))
         constant = (low.amin(0) == high.amax(0)) | (scale == 0)
