@@ -14,7 +14,7 @@ import pytest
 
 import viscos.report.figures.drawings
 from viscos import runs
-from viscos.cli import completion, help, main, words
+from viscos.cli import help, main, shell, words
 from viscos.cli.outline import COMMANDS, choices, outline
 from viscos.core import choices as choices_of
 from viscos.core.build import build
@@ -361,7 +361,7 @@ def test_help_of_a_command(name, capsys):
     ],
 )
 def test_completion(line, expected):
-    assert completion.candidates(line) == expected
+    assert shell.candidates(line) == expected
 
 
 @pytest.mark.parametrize("line", ["viscos ", "viscos train dataset=", "viscos train mask=half mask.s"])
@@ -378,7 +378,7 @@ def test_completion_in_bash(line, tmp_path):
     found = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     last = line.split(" ")[-1]
     prefix = last.partition("=")[0] + "=" if "=" in last else ""
-    expected = [candidate.removeprefix(prefix) for candidate in completion.candidates(line)]
+    expected = [candidate.removeprefix(prefix) for candidate in shell.candidates(line)]
     assert expected and found.stdout.splitlines() == expected
 
 

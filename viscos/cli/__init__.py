@@ -9,7 +9,7 @@ import difflib
 import sys
 from collections.abc import Callable, Sequence
 
-from viscos.cli import completion, help
+from viscos.cli import help, shell
 from viscos.cli.outline import COMMANDS
 from viscos.core.errors import InputError
 from viscos.core.version import __version__
@@ -37,8 +37,8 @@ def _dispatch(first: str, rest: list[str]) -> int:
         "-h": help.overview,
         "--help": help.overview,
         "--version": lambda: f"viscos {__version__}",
-        "--completion": lambda: completion.script(rest[0] if rest else "bash"),
-        "--complete": lambda: "\n".join(completion.candidates(rest[0] if rest else "")),
+        "--completion": lambda: shell.script(rest[0] if rest else "bash"),
+        "--complete": lambda: "\n".join(shell.candidates(rest[0] if rest else "")),
     }
     if first not in answers:
         near = difflib.get_close_matches(first, [*COMMANDS, *answers], n=1)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
-from viscos.commands.completed import Completed, joined, record_of, save
 from viscos.commands.interrupt import held, resumable
 from viscos.commands.progress import bar
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
+from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards, has_shards
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
@@ -59,7 +59,7 @@ def _finished(cfg: dict[str, Any]) -> dict[str, Any] | None:
     return record
 
 
-def _batches(job: Imputing, shards: Shards, log: Log) -> list[Completed]:
+def _batches(job: Imputing, shards: Shards, log: Log) -> list[Results]:
     """The results of all batches, those that are there already and those that are not."""
     parts = []
     with held() as interrupted:
@@ -75,7 +75,7 @@ def _batches(job: Imputing, shards: Shards, log: Log) -> list[Completed]:
     return parts
 
 
-def _save(job: Imputing, done: Completed, log: Log) -> dict[str, Any]:
+def _save(job: Imputing, done: Results, log: Log) -> dict[str, Any]:
     """Writes the results; returns their record."""
     record = record_of(job, done)
     files = save(job, done)
@@ -89,7 +89,7 @@ def _save(job: Imputing, done: Completed, log: Log) -> dict[str, Any]:
     return record
 
 
-def _complete(job: Imputing, rows: Tensor, log: Log) -> Completed:
+def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
     batch = incomplete(job.data.values[rows], job.items.observed[rows], rows).to(job.device)
     posterior, flow = job.posterior(batch.filled()), job.trained.model.flow
     fits = posterior is not job.choice.network
@@ -115,7 +115,7 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Completed:
         bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
     else:  # each costs more than all draws together
         bound = condition = torch.full((len(rows),), float("nan"))
-    return Completed(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
+    return Results(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
 
 
 def _announce(job: Imputing, batch: Incomplete) -> None:
@@ -142,7 +142,7 @@ def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
         print(f"warning: {remark.message}", flush=True)
 
 
-def _pictures(job: Imputing, done: Completed) -> dict[str, Tensor]:
+def _pictures(job: Imputing, done: Results) -> dict[str, Tensor]:
     if len(job.data.shape) != 3:
         return {}
     truth, observed, draws = job.items.truth, job.items.observed, done.draws

@@ -8,7 +8,7 @@ from typing import Any
 
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.completed import Completed
+from viscos.commands.results import Results
 from viscos.core.errors import InputError
 from viscos.runs import checkpoint
 
@@ -30,7 +30,7 @@ class Shards:
             "items": checkpoint.digest([job.data.values, job.items.observed]),
             "weights": checkpoint.digest(job.trained.model.state_dict()),
         }
-        self._done: dict[int, Completed] = {}
+        self._done: dict[int, Results] = {}
         for path in sorted(self.folder.glob("*.pt")):
             state = checkpoint.load(path)
             about: dict[str, str] = state["about"]
@@ -41,13 +41,13 @@ class Shards:
                     "start it anew, in another folder"
                 )
             if not other:
-                self._done[int(path.stem)] = Completed.from_state(state["completed"])
+                self._done[int(path.stem)] = Results.from_state(state["completed"])
 
-    def get(self, first: int) -> Completed | None:
+    def get(self, first: int) -> Results | None:
         """The batch whose first item has this number, if it is finished."""
         return self._done.get(first)
 
-    def save(self, first: int, part: Completed) -> None:
+    def save(self, first: int, part: Results) -> None:
         """Keeps a batch."""
         state: dict[str, Any] = {"about": self._about, "completed": part.state()}
         checkpoint.save(self._path(first), state)

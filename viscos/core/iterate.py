@@ -31,10 +31,10 @@ class Problem(Protocol):
         ...
 
 
-class Step(Protocol):
+class Method(Protocol):
     """A method: `init` makes its state, `step` gives the next iterate, `select` drops items from the state.
 
-    A step returns (z, r(z), evaluations spent on each item (a number or (B,)), state). `patience` is how many steps
+    Its step returns (z, r(z), evaluations spent on each item (a number or (B,)), state). `patience` is how many steps
     without a new best residual mean that an item is stalled.
     """
 
@@ -89,7 +89,7 @@ class _Ledger:
 @torch.no_grad()
 def iterate(
     problem: Problem,
-    method: Step,
+    method: Method,
     start: Tensor,
     *,
     tolerance: float,

@@ -20,7 +20,7 @@ from viscos.roots.equation import LinearSolver
 
 
 @dataclass(frozen=True)
-class Step:
+class GradientEstimate:
     """What one estimate of the bound's gradient is made of. K draws of B items stand in one axis of K·B."""
 
     surrogate: Tensor
@@ -97,7 +97,7 @@ class Objective:
         q: LatentGaussian,
         noise: Tensor,
         generator: Generators,
-    ) -> Step:
+    ) -> GradientEstimate:
         """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
         x_hidden = q.sample(noise)
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob_of_noise(noise)
@@ -113,11 +113,15 @@ class Objective:
         x, log_det = self.lad.surrogate(flow, y, block, generator)
         block.ok &= solved
         if not bool(solved.any()):
-            return Step((x_hidden * 0).flatten(1).sum(1), completion.y, torch.zeros_like(x), completion, block)
+            return GradientEstimate(
+                (x_hidden * 0).flatten(1).sum(1), completion.y, torch.zeros_like(x), completion, block
+            )
         prior = flow.base_log_prob(latent, hidden) + flow.base_log_prob(x, ~hidden)
         surrogate = torch.where(block.ok, prior - log_q[rows] - log_det, 0)
         keep = per_item(solved, y)
-        return Step(surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block)
+        return GradientEstimate(
+            surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block
+        )
 
     def _complete(self, flow: Flow, batch: Incomplete, q: LatentGaussian, x_hidden: Tensor) -> Completion:
         """The completions of K·B latents, draws in the outer axis."""

@@ -22,7 +22,7 @@ from viscos.runs.provenance import versions
 
 
 @dataclass(frozen=True)
-class Completed:
+class Results:
     """The results of some items, or of all; on the CPU, and without latents."""
 
     draws: Completions
@@ -48,7 +48,7 @@ class Completed:
         return flat | {name: None if flat[name] is None else _flat(flat[name]) for name in ("draws", "before")}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Completed:
+    def from_state(cls, state: dict[str, Any]) -> Results:
         """What `state` gave."""
         whole = {name: None if state[name] is None else _whole(state[name]) for name in ("draws", "before")}
         return cls(**(state | whole))
@@ -69,11 +69,11 @@ def _whole(state: dict[str, Any]) -> Completions:
     return Completions(state["draws"], None, Solution(**state["solution"]), state["paired"])
 
 
-def joined(parts: list[Completed]) -> Completed:
+def joined(parts: list[Results]) -> Results:
     """The results of all items."""
     before = [part.before for part in parts if part.before is not None]
     first = [part.first_bound for part in parts if part.first_bound is not None]
-    return Completed(
+    return Results(
         _side_by_side([part.draws for part in parts]),
         torch.cat([part.bound for part in parts]),
         _side_by_side(before) if before else None,
@@ -90,7 +90,7 @@ def _side_by_side(parts: list[Completions]) -> Completions:
     return Completions(torch.cat([part.draws for part in parts], 1), None, solution, paired=parts[0].paired)
 
 
-def record_of(job: Imputing, done: Completed) -> dict[str, Any]:
+def record_of(job: Imputing, done: Results) -> dict[str, Any]:
     """The figures and how they were computed; plain."""
     posterior = job.posterior(job.data.values[:1])
     return {
@@ -119,7 +119,7 @@ def record_of(job: Imputing, done: Completed) -> dict[str, Any]:
     }
 
 
-def _measured(job: Imputing, done: Completed) -> dict[str, Any]:
+def _measured(job: Imputing, done: Results) -> dict[str, Any]:
     """Errors and scores where the truth is known and was not used, if it is anywhere."""
     data, hidden = job.data, job.items.measured
     if not bool(hidden.any()):
@@ -138,7 +138,7 @@ def _measured(job: Imputing, done: Completed) -> dict[str, Any]:
     return {key: figures for metric in metrics for key, figures in metric.record().items()}
 
 
-def _bounds(job: Imputing, done: Completed) -> dict[str, Any]:
+def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
     """The bound after the fit and before it, over the items where both are finite, and the Gaussian's log p(y^O)."""
     last = done.bound.double()
     first = None if done.first_bound is None else done.first_bound.double()
@@ -158,7 +158,7 @@ def _bounds(job: Imputing, done: Completed) -> dict[str, Any]:
     return {"bound": bound | {"draws": 2, "unit": unit, "how": how}}
 
 
-def save(job: Imputing, done: Completed) -> list[str]:
+def save(job: Imputing, done: Results) -> list[str]:
     """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
     items, scaling = job.items, job.trained.scaling
     values, observed = items.data.values, items.observed
