@@ -248,9 +248,9 @@ def test_missing_and_damaged_files_of_cifar10(cifar10, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "labels", "says"),
     [
-        (torch.full((1, 1, 2, 2), 255.0), None, "saw 255 to 255"),
-        (torch.full((1, 1, 2, 2), -1.0), None, "saw -1 to -1"),
-        (torch.full((1, 1, 2, 2), float("nan")), None, "saw nan"),
+        (torch.full((1, 1, 2, 2), 255.0), None, "has 255; divide 0-255 values"),
+        (torch.full((1, 1, 2, 2), -1.0), None, r"has -1; shift \[-1, 1\] values"),
+        (torch.full((1, 1, 2, 2), float("nan")), None, "has nan; give finite values"),
         (torch.zeros(1, 2, 2), None, "shape"),
         (torch.zeros(1, 1, 2, 2, dtype=torch.float64), None, "float64"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(1, dtype=torch.int64), "labels"),

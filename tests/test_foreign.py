@@ -657,7 +657,7 @@ def test_only_the_command_line_names_a_factory(folder):
     with pytest.raises(InputError, match="conditioned here, not trained"):
         build(description, Flow, (2,))
     state = {
-        "config": {"flow": description, "classifier": "latents"},
+        "config": {"flow": description, "posterior": {}, "classifier": "latents"},
         "shape": [2],
         "classes": 0,
         "parts": {"posterior": None},

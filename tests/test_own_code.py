@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 import viscos
 import viscos.configs
 from viscos.cli import main
 from viscos.core.errors import InputError
+from viscos.runs import checkpoint
 
 ROOT = Path(viscos.__path__[0]).resolve()
 
@@ -153,9 +153,9 @@ def test_what_a_checkpoint_names_beside_what_was_allowed(own, capsys):
     """Its name was not given, so nothing is imported; where it was, its kind must fit."""
     assert main(["train", *DEBUG, "flow=planar", "dataset=moons", "missing=0.3"]) == 0
     run = only("outputs/train/*")
-    record = torch.load(run / "checkpoint.pt", weights_only=True)
-    record["state"]["config"]["flow"] = {"_target_": "mypkg.parts.hostile", "path": "victim"}
-    torch.save(record, run / "checkpoint.pt")
+    state = checkpoint.load(run / "checkpoint.pt")
+    state["config"]["flow"] = {"_target_": "mypkg.parts.hostile", "path": "victim"}
+    checkpoint.save(run / "checkpoint.pt", state)
     assert "say allow=mypkg.parts.hostile" in refused(capsys, "eval", f"checkpoint={run}", "allow=mypkg.parts.ripple")
     line = refused(capsys, "eval", f"checkpoint={run}", "solver._target_=mypkg.parts.patient")
     assert "say allow=mypkg.parts.hostile" in line, "the name of a solver is not that of a flow"

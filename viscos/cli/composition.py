@@ -152,7 +152,7 @@ def explained(command: str, error: Exception) -> str:
 
     Its errors have no codes and few classes, so that most are told apart by how their texts begin.
     """
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, CompactHydraException):  # some of which are both
         return atomic.refusal(error.filename or Path("outputs", command), error)
     text = str(error)
     options = getattr(error, "options", None)

@@ -32,7 +32,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
 
     Batches are kept in the run folder as they are done, and a run that was ended goes on after the last of them.
     """
-    if (record := _finished(cfg)) is not None:
+    if (record := _finished(Path(cfg["run_dir"]), resumed=bool(cfg["resume"]))) is not None:
         return record
     job = imputing(cfg)
     if line := job.choice.line(job.posterior(job.data.values[:1])):
@@ -48,11 +48,10 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _finished(cfg: dict[str, Any]) -> dict[str, Any] | None:
+def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     """The record of a run that is to go on, and has nothing left to do."""
-    run_dir = Path(cfg["run_dir"])
     path = run_dir / "metrics.json"
-    if not cfg["resume"] or not path.is_file() or has_shards(run_dir):
+    if not resumed or not path.is_file() or has_shards(run_dir):
         return None
     print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -53,6 +53,8 @@ def _remedy(values: Tensor) -> str:
     """What brings values to [0, 1], by what they seem to be."""
     if bool(values.isinf().any()):
         return "give NaN where a value is missing, and finite ones elsewhere"
+    if bool(values.isnan().any()):
+        return "give finite values, or say that they are hidden"
     low, high = float(values.nan_to_num(0).min()), float(values.nan_to_num(0).max())
     if -_ROUNDING <= low and high <= 1 + _ROUNDING:
         return "these are off by rounding: clip them, values.clip(0, 1)"

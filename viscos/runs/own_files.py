@@ -12,13 +12,13 @@ PLACES = (("dataset", "path"), ("mask", "path"))
 
 
 def digests(cfg: dict[str, Any]) -> dict[str, str | None]:
-    """By dotted key, the digest of each file or folder that the settings name; None of one that is not there."""
+    """The digest, by dotted key, of each file or folder that the settings name; None of one that is not there."""
     named = {f"{part}.{key}": (cfg.get(part) or {}).get(key) for part, key in PLACES if isinstance(cfg.get(part), dict)}
     return {key: _digest(Path(str(path)).expanduser()) for key, path in named.items() if path is not None}
 
 
 def _digest(path: Path) -> str | None:
-    """Of a file's contents; of a folder, of the names in it and their contents."""
+    """The digest of a file's contents; of a folder, that of the names in it and their contents."""
     if path.is_file():
         return _of_file(str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size)
     if not path.is_dir():
