@@ -273,7 +273,7 @@ def test_a_part_is_two_files_and_a_figure_is_one(tmp_path):
         (copy / name).write_text(text)
     code = """
 import sys, glob
-from viscos.cli import main, completion, words
+from viscos.cli import main, shell, words
 sys.argv = ["viscos"]
 def run(*words):
     assert main([*words]) == 0, words
@@ -285,7 +285,7 @@ small = "rates=[0.5]", "center=0", "items=2", "repeats=1", "threads=1"
 run("bench", f"checkpoint={trained}", "solvers=[patient]", *small)
 run("figure", "name=strip", f"run={done}")
 assert glob.glob("outputs/figure/*/figure_strip.pdf")
-assert "name=strip " in completion.candidates("viscos figure name=")
+assert "name=strip " in shell.candidates("viscos figure name=")
 import torch, viscos
 from viscos.data.sources.registry import load
 assert load("bars", "train").shape == (1, 6, 6)
