@@ -13,6 +13,7 @@ from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.core.solution import Solution, Status
 from viscos.flows import ClosedForm, Flow, iresnet
 from viscos.inference import Completions, impute
+from viscos.inference.judging import Best
 from viscos.posteriors import Amortised, Diagonal
 from viscos.roots import Anderson, anderson, newton_krylov
 
@@ -472,3 +473,24 @@ def test_a_flow_of_ones_own_needs_one_method():
     posterior = viscos.condition(flow, y, observed).fit(steps=20)
     assert posterior.sample(16).shape == (16, 2, 2)
     assert (flow.to_data(flow.to_latent(y)).value - y).abs().max() < 1e-5
+
+
+def test_what_judges_a_fit_knows_an_exact_posterior_from_a_lucky_one():
+    """Weights that are constant are those of an exact q, though a few others may have a higher mean by chance."""
+    exact, lucky = torch.zeros(8, 1, dtype=F64), torch.linspace(-1.0, 1.2, 8, dtype=F64)[:, None]
+    assert float(lucky.mean()) > 0
+    for begun, offered in ((exact, lucky), (lucky, exact)):
+        p = torch.nn.Parameter(torch.zeros(1, 1))
+        best = Best([p], begun, each=True)
+        p.data.fill_(1.0)
+        best.offer(offered)
+        best.restore()
+        assert torch.equal(best.weight, exact) and float(p) == float(offered is exact)
+    worse = Best([p], exact, each=True)
+    worse.offer(exact - 3)  # as steady, and clearly lower
+    assert torch.equal(worse.weight, exact)
+    failed = torch.full_like(exact, float("nan"))
+    hopeless = Best([p], failed, each=True)
+    hopeless.offer(failed)
+    hopeless.offer(lucky)
+    assert torch.equal(hopeless.weight, lucky)

@@ -106,10 +106,9 @@ def test_the_fitted_bound_comes_near_the_evidence(posterior):
     conditional.fit(200, learning_rate=5e-2)
     gap = evidence - conditional.bound(4000)
     print(f"{posterior}: gap {gap.tolist()}")
-    noise = 1e-3  # of 4,000 draws
-    judged = 1e-2  # a fit is judged by eight draws
-    assert (gap <= evidence - before + judged).all() and (gap > -noise).all()
-    assert (gap < (judged if posterior == "full" else 0.5)).all()
+    noise = 1e-3  # of 4,000 draws, which may put the estimate above the evidence
+    assert (gap <= evidence - before + noise).all() and (gap > -noise).all()
+    assert (gap < (1e-3 if posterior == "full" else 0.5)).all()
 
 
 def test_draws_have_the_moments_of_the_conditional_gaussian():
@@ -185,7 +184,7 @@ def test_the_fitted_gap_is_small(name, record_property):
     gap = evidence - conditional.bound(2000)
     record_property("gap", gap.tolist())
     print(f"{name}: gap {gap.tolist()}")
-    assert (gap < (0.03 if name not in PLANE else 0.1)).all()  # a fit is judged by eight draws
+    assert (gap < (0.01 if name not in PLANE else 0.1)).all()
     assert (gap > -0.01).all()  # Monte Carlo: 2000 draws
 
 

@@ -228,8 +228,8 @@ def test_the_density_of_points(moons):
     mean = torch.trapezoid(exact * grid, grid.double())
     deviation = torch.trapezoid(exact * (grid - mean) ** 2, grid.double()).sqrt()
     drawn = arrays["draws"][:, 0, 1]
-    assert abs(drawn.mean() - float(mean)) < 0.3 * float(deviation)
-    assert drawn.std() == pytest.approx(float(deviation), rel=0.3)
+    assert abs(drawn.mean() - float(mean)) < 0.1 * float(deviation)
+    assert drawn.std() == pytest.approx(float(deviation), rel=0.15)
 
 
 def test_points_of_ones_own_are_completed(moons):

@@ -94,11 +94,11 @@ class Conditional:
 
         The first fit of a posterior for each item begins at a Laplace approximation, for the items for which that has
         the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
-        best q that was seen, by that bound, which is of eight draws and errs by its noise. With `decay` the rate falls
-        to zero along a cosine. `progress` is called after each step with its number and its figures, `bound` among
-        them when it was looked at. Warns if the bound was still rising in the end, if more than a few per cent of the
-        draws fail, and if the sign of det G^HH changes over the draws. Calling `fit` again goes on from the posterior
-        as it stands. Returns itself.
+        best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less. With `decay`
+        the rate falls to zero along a cosine. `progress` is called after each step with its number and its figures,
+        `bound` among them when it was looked at. Warns if the bound was still rising in the end, if more than a few per
+        cent of the draws fail, and if the sign of det G^HH changes over the draws. Calling `fit` again goes on from the
+        posterior as it stands. Returns itself.
         """
         parameters = list(self.posterior.parameters())
         if steps < 0 or samples < 1 or learning_rate <= 0:
@@ -141,7 +141,7 @@ class Conditional:
             if step in look.steps:
                 weight = self._weight(_JUDGED, "judge", _WRITTEN)
                 figures |= look.take(weight)
-                best.offer(lower_bound(weight))
+                best.offer(weight)
             if progress is not None:
                 progress(step, figures)
         best.restore()
@@ -151,10 +151,10 @@ class Conditional:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""
         weight = self._weight(_JUDGED, "judge", _WRITTEN)
         each = isinstance(self.posterior, PerItem) and all(len(p) == len(self.batch) for p in parameters)
-        best = Best(parameters, lower_bound(weight), each)
+        best = Best(parameters, weight, each)
         if isinstance(self.posterior, PerItem) and each and not self._fitted:
             self.posterior.begin(self._laplace(self.posterior(self.batch, self.flow)))
-            best.offer(lower_bound(self._weight(_JUDGED, "judge", _WRITTEN)))
+            best.offer(self._weight(_JUDGED, "judge", _WRITTEN))
             best.restore()
         return best
 

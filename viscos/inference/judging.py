@@ -18,17 +18,22 @@ _FAILED = 0.03  # share of failed draws that is worth a line
 class Best:
     """The parameters with the highest bound so far: of each item by itself, where each has its own."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], bound: Tensor, each: bool) -> None:
-        self.parameters, self.bound, self.each = parameters, bound, each
+    def __init__(self, parameters: Sequence[nn.Parameter], weight: Tensor, each: bool) -> None:
+        self.parameters, self.weight, self.each = parameters, weight, each
         self.values = [p.detach().clone() for p in parameters]
 
-    def offer(self, bound: Tensor) -> None:
-        """Keeps the present parameters of items whose `bound` (B,) is higher than any before."""
+    @property
+    def bound(self) -> Tensor:
+        """That of the best (B,)."""
+        return lower_bound(self.weight)
+
+    def offer(self, weight: Tensor) -> None:
+        """Keeps the present parameters, of log-weights (K, B), for items for which they are better than before."""
         if self.each:
-            better = bound > self.bound
+            better = _better(weight, self.weight)
         else:
-            better = (_total(bound) > _total(self.bound)).expand_as(bound)
-        self.bound = torch.where(better, bound, self.bound)
+            better = (_total(lower_bound(weight)) > _total(self.bound)).expand(weight.shape[1])
+        self.weight = torch.where(better, weight, self.weight)
         for kept, p in zip(self.values, self.parameters, strict=True):
             keep = per_item(better, p) if self.each else better.any()
             kept.copy_(torch.where(keep, p.detach(), kept))
@@ -38,6 +43,28 @@ class Best:
         """Puts the best parameters back."""
         for kept, p in zip(self.values, self.parameters, strict=True):
             p.copy_(kept)
+
+
+def _better(new: Tensor, old: Tensor) -> Tensor:
+    """Whether log-weights (K, B) of the same noise, NaN where a draw failed, are those of a better q (B,), bool.
+
+    By their bounds, where these are apart by two standard errors of the paired differences or more. Else by how little
+    the weights vary: they are constant where q is exact, and near there their variance is twice the divergence, of
+    which a few draws tell more than of a mean that errs by the root of it.
+    """
+    gain, paired = lower_bound(new) - lower_bound(old), new - old
+    noise = 2 * _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
+    steadier = _variance(new) < _variance(old)
+    return (gain > noise) | ((gain.abs() <= noise) & steadier)
+
+
+def _variance(weight: Tensor) -> Tensor:
+    """Of the draws that were solved (B,); NaN of fewer than two."""
+    known = ~weight.isnan()
+    count = known.sum(0)
+    mean = weight.nanmean(0)
+    squares = torch.where(known, weight - mean, 0).square().sum(0)
+    return torch.where(count > 1, squares / (count - 1).clamp_min(1), float("nan"))
 
 
 def _total(bound: Tensor) -> Tensor:
