@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from viscos.imputers.gaussian import gaussian_draws
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
 from viscos.metrics import Coverage, EnergyAndSpread
-from viscos.metrics.calibration import Scores, first_of_pairs, varying
+from viscos.metrics.calibration import Scores, varying
 from viscos.metrics.metric import measured
 
 quick = settings(max_examples=25, deadline=None)
@@ -182,9 +183,10 @@ def test_antithetic_pairs_would_be_taken_for_worse_than_they_are():
     n, truth = 4000, normal(4000, 3, seed=1)
     half = normal(8, n, 3, seed=2)
     pairs = torch.stack([half, -half], 1).flatten(0, 1)
-    assert torch.equal(first_of_pairs(pairs), half)
-    assert torch.equal(first_of_pairs(pairs[:15]), half)
-    fair, biased = scores(first_of_pairs(pairs), truth).spread_skill, scores(pairs, truth).spread_skill
+    for drawn in (pairs, pairs[:15]):
+        done = replace(Completions.exact(drawn, drawn[0]), paired=True)
+        assert torch.equal(done.independent()[0], half) and done.independent()[1].shape == half.shape[:2]
+    fair, biased = scores(done.independent()[0], truth).spread_skill, scores(pairs, truth).spread_skill
     assert abs(fair.value - 1) < 4 * fair.standard_error
     assert abs(biased.value - 1) > 8 * biased.standard_error
 

@@ -2,8 +2,8 @@
 
 All three are over hidden entries of which the truth is known, need two independent draws of an item or more, and are
 fair to any number of them: right draws score as they would if there were infinitely many. Antithetic pairs are not
-independent; of each pair, the scores take the first (`first_of_pairs`). Draws of images are clamped to [0, 1] first, as
-for the RMSE.
+independent; of each pair, the scores take the first (`Completions.independent`). Draws of images are clamped to
+[0, 1] first, as for the RMSE.
 
 **Energy score** (Gneiting and Raftery 2007, in the fair form of Ferro 2014), with the Euclidean norm over all hidden
 entries of an item at once:
@@ -49,11 +49,6 @@ HALVES = "independent draws: the first of each antithetic pair"
 """What draws are, in words."""
 ROWS = 4096
 """Items whose values are in float64 at a time."""
-
-
-def first_of_pairs(draws: Tensor) -> Tensor:
-    """The independent ones (⌈K/2⌉, …) of `draws` (K, …) in pairs ±ε, which end in half a pair if K is odd."""
-    return draws[::2]
 
 
 def varying(data: Data) -> Tensor:
