@@ -485,7 +485,7 @@ def test_what_judges_a_fit_knows_an_exact_posterior_from_a_lucky_one():
         p.data.fill_(1.0)
         best.offer(offered)
         best.restore()
-        assert torch.equal(best.weight, exact) and float(p) == float(offered is exact)
+        assert torch.equal(best.weight, exact) and float(p.detach()) == float(offered is exact)
     worse = Best([p], exact, each=True)
     worse.offer(exact - 3)  # as steady, and clearly lower
     assert torch.equal(worse.weight, exact)

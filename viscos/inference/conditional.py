@@ -145,7 +145,7 @@ class Conditional:
             if progress is not None:
                 progress(step, figures)
         best.restore()
-        return [line for line in (look.rising(best, self.batch.hidden), look.failing(), self._folded()) if line]
+        return [line for line in (look.rising(best, self.batch.hidden), look.failing(best), self._folded()) if line]
 
     def _begin(self, parameters: list[torch.nn.Parameter]) -> Best:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""

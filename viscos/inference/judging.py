@@ -59,7 +59,7 @@ def _better(new: Tensor, old: Tensor) -> Tensor:
 
 
 def _variance(weight: Tensor) -> Tensor:
-    """Of the draws that were solved (B,); NaN of fewer than two."""
+    """The variance over the draws that were solved (B,); NaN of fewer than two."""
     known = ~weight.isnan()
     count = known.sum(0)
     mean = weight.nanmean(0)
@@ -79,13 +79,11 @@ class Looks:
         self.steps = {steps * (k + 1) // _LOOKS - 1 for k in range(_LOOKS)} if steps >= _FEW else {steps - 1}
         """After which steps it is looked at."""
         self.bounds: list[Tensor] = []
-        self.failed = 0.0
 
     def take(self, weight: Tensor) -> dict[str, float]:
         """Takes in log-weights (K, B), NaN where a draw failed; returns their bound as a figure."""
         bound = lower_bound(weight)
         self.bounds.append(bound)
-        self.failed = float(weight.isnan().double().mean())
         return {"bound": float(bound[bound.isfinite()].mean())}
 
     def rising(self, best: Best, hidden: Tensor) -> str | None:
@@ -102,11 +100,13 @@ class Looks:
             "last two fifths of the steps: fit again, or with more steps or a larger learning_rate"
         )
 
-    def failing(self) -> str | None:
-        """A line if more than a few per cent of the draws failed in the end."""
-        if self.failed <= _FAILED:
+    @staticmethod
+    def failing(best: Best) -> str | None:
+        """A line if more than a few per cent of the best q's draws fail."""
+        failed = float(best.weight.isnan().double().mean())
+        if failed <= _FAILED:
             return None
         return (
-            f"{100 * self.failed:.2g} % of the draws could not be completed; the bound counts them as draws of weight "
+            f"{100 * failed:.2g} % of the draws could not be completed; the bound counts them as draws of weight "
             "zero, and samples leave them out: loosen the solver's tolerance, or take another solver or partition"
         )

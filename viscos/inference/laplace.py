@@ -32,21 +32,28 @@ def laplace(
     """
     x, G = flow.linearize(y)
     size = item_dot(x, x)
+    moving = torch.ones_like(size, dtype=torch.bool)  # each item stops by itself, whatever the others do
     for _ in range(_STEPS):
         square = _Square(G, hidden)
         found = CG(tolerance=1e-3, budget=40)(square, -_on(hidden, G.rmv(x)), _Square(preconditioner.T, hidden))
-        moved, latent, less = _shorter(flow, y, x, size, torch.nan_to_num(found.value))
-        if not bool((less < 0.999 * size).any()):
-            break
-        y, x, size = moved, latent, less
+        before = size
+        y, x, size = _shorter(flow, y, x, size, torch.nan_to_num(found.value), moving)
         _, G = flow.linearize(y)
+        moving = moving & (size < 0.999 * before)
+        if not bool(moving.any()):
+            break
     curvature = _curvature(G, hidden, x, preconditioner, generator)
     return DiagonalGaussian(_on(hidden, x), hidden, -0.5 * torch.log1p(curvature))
 
 
-def _shorter(flow: Flow, y: Tensor, x: Tensor, size: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y + s · step with the largest s in 1, ½, ¼, … for which |g|² is less than `size` (B,), its latent, and |g|²."""
-    scale, pending = torch.ones_like(size), torch.ones_like(size, dtype=torch.bool)
+def _shorter(
+    flow: Flow, y: Tensor, x: Tensor, size: Tensor, step: Tensor, pending: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y + s · step with the largest s in 1, ½, ¼, … for which |g|² is less than `size` (B,), its latent, and |g|².
+
+    Items that are not `pending` (B,) stay where they are.
+    """
+    scale = torch.ones_like(size)
     best, latent, least = y, x, size
     for _ in range(_HALVINGS):
         trial = y + per_item(scale, y) * step
