@@ -12,8 +12,9 @@ from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.core.solution import Solution, Status
 from viscos.flows import ClosedForm, Flow, iresnet
-from viscos.inference import Completions, impute
+from viscos.inference import Completions, complete, impute
 from viscos.inference.judging import Best
+from viscos.inference.laplace import laplace
 from viscos.posteriors import Amortised, Diagonal
 from viscos.roots import Anderson, anderson, newton_krylov
 
@@ -322,6 +323,20 @@ def test_a_fit_arrives(posterior):
     q = viscos.condition(flow, y, observed, posterior=posterior)
     assert (q.bound(64) < wanted - 5).any()
     assert (q.fit(60).bound(200) - wanted).abs().max() < 0.05
+
+
+def test_where_a_fit_begins_does_not_depend_on_neighbours():
+    """On how much of them is hidden, and on how many steps they take to their mode."""
+    flow = viscos.flows.iresnet((80,), start="none", blocks=[2]).double().eval()
+    y, observed = 3 * normal(3, 80), torch.arange(80) >= torch.tensor([5, 75, 60])[:, None]
+    index, hidden, found = torch.arange(3), ~observed, []
+    for rows in (index[:1], index[1:2], index):
+        done = complete(flow, y[rows] * observed[rows], hidden[rows], 0 * y[rows], TIGHT)
+        probes = ItemGenerators(0, index[rows], 1, -1)
+        found.append(laplace(flow, done.y, hidden[rows], done.preconditioner, probes))
+    for alone, row in zip(found[:2], index, strict=False):
+        assert torch.allclose(alone.mean[0], found[2].mean[row], atol=1e-12)
+        assert torch.allclose(alone.log_scale[0], found[2].log_scale[row], atol=1e-10)
 
 
 def test_a_fit_that_has_not_arrived_says_so():

@@ -286,6 +286,20 @@ def test_the_value_of_blocks_of_many_sizes():
     assert torch.allclose(found, torch.stack(wanted), atol=1e-12)
 
 
+def test_an_item_is_written_out_or_estimated_whatever_its_neighbours_are():
+    A, index = spd_like(4, 8), torch.arange(4)
+    hidden = torch.arange(8) < torch.tensor([3, 8, 2, 7])[:, None]
+
+    def found(rows):
+        probes = ItemGenerators(0, index[rows], 1, 0)
+        return log_abs_det_block(Matrix(A[rows]), hidden[rows], A[rows][:, 0], probes, exact_below=3, steps=2)
+
+    together = found(index)
+    assert torch.equal(together, torch.cat([found(index[k : k + 1]) for k in range(4)]))
+    wanted = torch.stack([torch.linalg.slogdet(a[h][:, h])[1] for a, h in zip(A, hidden, strict=True)])
+    assert ((together - wanted).abs() < 1e-12).tolist() == [True, False, True, False]
+
+
 def test_one_affine_flow_by_hand():
     """d = 2, O = {0}: J = A⁻¹ and log|J₀₀| = log|A₁₁ / det A|."""
     flow = AffineFlow(2)

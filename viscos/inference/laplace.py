@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.core.rng import Generators, rademacher
+from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot, per_item
 from viscos.flows.flow import Flow
 from viscos.flows.skeleton import inverse_or_pseudo
 from viscos.linear import CG, GMRES, Block, LinearOperator, block_of, hidden_columns
-from viscos.linear.principal import longest
+from viscos.linear.principal import by_size
 from viscos.posteriors.gaussian import DiagonalGaussian
 
 _STEPS = 8
@@ -72,13 +72,30 @@ def _shorter(
 def _curvature(
     G: LinearOperator, hidden: Tensor, like: Tensor, preconditioner: LinearOperator, generator: Generators
 ) -> Tensor:
-    """The diagonal of MᵀM (B, …), zero on O: exactly, or E[(Mᵀv)²] over signs v on O, where E[v vᵀ] = I."""
-    if longest(hidden.flatten(1)) <= _EXACT:
-        columns, places, inside = hidden_columns(G, hidden, like)
-        outside = columns * (~hidden.flatten(1)).unsqueeze(2)
-        M = outside @ inverse_or_pseudo(block_of(columns, places, inside))
-        diagonal = torch.where(inside, M.square().sum(1), 0)
-        return torch.zeros_like(like).flatten(1).scatter(1, places, diagonal).view_as(like)
+    """The diagonal of MᵀM (B, …), zero on O: exactly for items of up to 64 hidden entries, else estimated."""
+
+    def few(rows: Tensor) -> Tensor:
+        return _written_out(G.select(rows), hidden[rows], like[rows])
+
+    def many(rows: Tensor) -> Tensor:
+        own = of_rows(generator, len(like), rows)
+        return _probed(G.select(rows), hidden[rows], like[rows], preconditioner.select(rows), own)
+
+    return by_size(hidden, _EXACT, few, many)
+
+
+def _written_out(G: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
+    columns, places, inside = hidden_columns(G, hidden, like)
+    outside = columns * (~hidden.flatten(1)).unsqueeze(2)
+    M = outside @ inverse_or_pseudo(block_of(columns, places, inside))
+    diagonal = torch.where(inside, M.square().sum(1), 0)
+    return torch.zeros_like(like).flatten(1).scatter(1, places, diagonal).view_as(like)
+
+
+def _probed(
+    G: LinearOperator, hidden: Tensor, like: Tensor, preconditioner: LinearOperator, generator: Generators
+) -> Tensor:
+    """E[(Mᵀv)²] over signs v on O, where E[v vᵀ] = I."""
     total, block = torch.zeros_like(like), Block(G, hidden).T
     for _ in range(_PROBES):
         v = rademacher(like, generator, ~hidden)

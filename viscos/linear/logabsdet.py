@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.core.rng import Generators, rademacher
+from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
 from viscos.linear.operator import Block, LinearOperator, dense
-from viscos.linear.principal import longest
+from viscos.linear.principal import by_size, longest
 
 
 @torch.no_grad()
@@ -83,10 +83,16 @@ def log_abs_det_block(
     steps: int = 24,
     probes: int = 1,
 ) -> Tensor:
-    """log|det A^HH| (B,): exactly up to `exact_below` hidden entries an item, else by Lanczos quadrature."""
-    if longest(hidden.flatten(1)) <= exact_below:
-        return exact_block_value(operator, hidden, like)
-    return lanczos_value(Block(operator, hidden), like, generator, hidden, steps, probes)
+    """log|det A^HH| (B,): exactly for items of up to `exact_below` hidden entries, else by Lanczos quadrature."""
+
+    def few(rows: Tensor) -> Tensor:
+        return exact_block_value(operator.select(rows), hidden[rows], like[rows])
+
+    def many(rows: Tensor) -> Tensor:
+        block = Block(operator.select(rows), hidden[rows])
+        return lanczos_value(block, like[rows], of_rows(generator, len(like), rows), hidden[rows], steps, probes)
+
+    return by_size(hidden, exact_below, few, many)
 
 
 @torch.no_grad()
@@ -134,17 +140,29 @@ def condition_estimate(
     operator: LinearOperator, hidden: Tensor, like: Tensor, exact_below: int = 64, steps: int = 24
 ) -> Tensor:
     """The condition number of A^HH (B,) up to `exact_below` hidden entries; beyond them, by Lanczos, a lower bound."""
-    if longest(hidden.flatten(1)) <= exact_below:
-        blocks = padded_blocks(operator, hidden, like).double()
-        finite = torch.isfinite(blocks).flatten(1).all(1)
-        # The identity that fills a block up gets a size between its smallest and its largest singular value.
-        H = hidden.flatten(1).sum(1)
-        filled = torch.arange(blocks.shape[1], device=blocks.device) >= H[:, None]
-        size = (torch.nan_to_num(blocks).square().sum((1, 2)) - filled.sum(1)).clamp_min(0) / H.clamp_min(1)
-        scaled = blocks + torch.diag_embed(filled * (size.sqrt() - 1)[:, None])
-        values = torch.linalg.svdvals(torch.nan_to_num(scaled))
-        found = values.amax(1) / values.amin(1) if values.shape[1] else values.new_ones(len(values))
-        return torch.where(H == 0, 1, torch.where(finite, found.nan_to_num(float("inf")), float("inf"))).to(like.dtype)
+    return by_size(
+        hidden,
+        exact_below,
+        lambda rows: _condition(operator.select(rows), hidden[rows], like[rows]),
+        lambda rows: _condition_below(operator.select(rows), hidden[rows], like[rows], steps),
+    )
+
+
+def _condition(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
+    blocks = padded_blocks(operator, hidden, like).double()
+    finite = torch.isfinite(blocks).flatten(1).all(1)
+    # The identity that fills a block up gets a size between its smallest and its largest singular value.
+    H = hidden.flatten(1).sum(1)
+    filled = torch.arange(blocks.shape[1], device=blocks.device) >= H[:, None]
+    size = (torch.nan_to_num(blocks).square().sum((1, 2)) - filled.sum(1)).clamp_min(0) / H.clamp_min(1)
+    scaled = blocks + torch.diag_embed(filled * (size.sqrt() - 1)[:, None])
+    values = torch.linalg.svdvals(torch.nan_to_num(scaled))
+    found = values.amax(1) / values.amin(1) if values.shape[1] else values.new_ones(len(values))
+    return torch.where(H == 0, 1, torch.where(finite, found.nan_to_num(float("inf")), float("inf"))).to(like.dtype)
+
+
+def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor, steps: int) -> Tensor:
+    """A lower bound."""
     v = rademacher(like, torch.Generator().manual_seed(0), hidden)
     T, sane = _lanczos(Block(operator, hidden), v, steps)
     values, vectors = torch.linalg.eigh(T.double())

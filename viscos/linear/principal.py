@@ -8,6 +8,7 @@ the cost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -99,6 +100,18 @@ class PrincipalInverse(LinearOperator):
         picked.mask, picked.through = self.mask[index], self.through
         picked.shape, picked.blocks = picked.mask.shape, self.blocks.select(index)
         return picked
+
+
+def by_size(mask: Tensor, most: int, few: Callable[[Tensor], Tensor], many: Callable[[Tensor], Tensor]) -> Tensor:
+    """`few(rows)` of the items of `mask` (B, …) with at most `most` true entries, `many(rows)` of the others, in order.
+
+    So an item's way is its own, whatever company it has. `rows` are the numbers of items (n,), the values (n, …).
+    """
+    small = mask.flatten(1).sum(1) <= most
+    if bool(small.all()) or not bool(small.any()):
+        return (few if bool(small.all()) else many)(torch.arange(len(mask), device=mask.device))
+    rows = small.nonzero().flatten(), (~small).nonzero().flatten()
+    return torch.cat([few(rows[0]), many(rows[1])])[torch.cat(rows).argsort()]
 
 
 def longest(mask: Tensor) -> int:
