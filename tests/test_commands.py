@@ -1043,7 +1043,7 @@ def test_verdicts_in_batches_are_those_of_their_items(trained, monkeypatch):
         )
 
     FAILED = [(0, 3), (1, 1)]
-    monkeypatch.setattr("viscos.inference.conditional.impute", failing)
+    monkeypatch.setattr("viscos.inference.approximation.impute", failing)
     words = (f"checkpoint={trained}", "items=5", "batch_size=2", "draws=2", "posterior=amortised", "threads=1")
     folder = viscos("impute", *words)
     found, record = completions(folder), figures(folder)

@@ -350,10 +350,10 @@ def test_a_fit_that_has_not_arrived_says_so():
 def test_a_fit_never_ends_worse_than_it_began():
     flow, y, observed, _ = far()
     q = viscos.condition(flow, y, observed).fit(10)
-    before = q._weight(8, "judge", 32).mean(0)
+    before = q.log_weight(8, "judge", 32).mean(0)
     kept = [p.detach().clone() for p in q.posterior.parameters()]
     q.fit(3, learning_rate=30.0)  # the noise by which it is judged is always the same
-    assert torch.equal(q._weight(8, "judge", 32).mean(0), before)
+    assert torch.equal(q.log_weight(8, "judge", 32).mean(0), before)
     assert all(torch.equal(p, old) for p, old in zip(q.posterior.parameters(), kept, strict=True))
 
 

@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "condition": "viscos.inference.conditional",
+    "condition": "viscos.inference.condition",
     "Conditional": "viscos.inference.conditional",
     "InputError": "viscos.core.errors",
     "Solution": "viscos.core.solution",

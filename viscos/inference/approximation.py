@@ -1,0 +1,60 @@
+"""q beside what it approximates: its draws, and their weights, with the same random numbers whoever asks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.core.batch import Incomplete
+from viscos.core.rng import Generators, ItemGenerators, generator, item_noise
+from viscos.flows.flow import Flow
+from viscos.inference.elbo import Objective
+from viscos.inference.imputation import Completions, impute
+from viscos.posteriors import Posterior
+
+
+class Approximation:
+    """q(x^H | y^O), for a flow and a batch of observations."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        batch: Incomplete,
+        posterior: Posterior,
+        objective: Objective,
+        seed: int = 0,
+        noise: float = 0.0,
+    ) -> None:
+        self.flow, self.batch, self.posterior, self.objective = flow, batch, posterior, objective
+        self.seed, self.noise = seed, noise
+
+    def epsilon(self, draws: int, purpose: str, first: int = 0) -> Tensor:
+        """Standard normal noise (K, B, …), keyed by (seed, purpose, item, draw), from draw `first` on."""
+        like = self.batch.values
+        return item_noise(self.seed, self.batch.index, draws, like.shape[1:], like, first, purpose)
+
+    @torch.inference_mode(False)
+    def completed(self, draws: int, purpose: str, first: int = 0, *, antithetic: bool = False) -> Completions:
+        """Draws of each item, see `viscos.inference.impute`."""
+        return impute(
+            self.flow,
+            self.posterior,
+            self.batch,
+            self.objective.solver,
+            draws=draws,
+            seed=self.seed,
+            first=first,
+            antithetic=antithetic,
+            purpose=purpose,
+            noise=self.noise,
+        )
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def log_weight(self, draws: int, purpose: str, exact_below: int) -> Tensor:
+        """The log-weights of draws (K, B), see `Objective.log_weight`, whose noise is the same at every call."""
+        q, noise = self.posterior(self.batch, self.flow), self.epsilon(draws, purpose)
+        probes: Generators = generator(self.seed, purpose)
+        if purpose == "judge":  # an item's verdict must not depend on its company
+            probes = ItemGenerators(self.seed, self.batch.index, draws, -2)
+        return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below=exact_below)[0]

@@ -1,0 +1,117 @@
+"""A fit: Adam on the bound, from a near start, and each item left with the best q that was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from viscos.core.rng import ItemGenerators
+from viscos.inference.approximation import Approximation
+from viscos.inference.completion import complete
+from viscos.inference.elbo import repeat, repeated
+from viscos.inference.judging import Best, Looks
+from viscos.inference.laplace import laplace
+from viscos.linear import padded_blocks
+from viscos.linear.principal import longest
+from viscos.posteriors import LatentGaussian, PerItem
+
+Progress = Callable[[int, dict[str, float]], None]
+"""Called after each step with its number and its figures."""
+
+_JUDGED = 8  # draws of each item by which a fit is judged
+_WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
+_SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
+
+
+class Fitting:
+    """Fits q to its bound, as often as it is asked to. `steps_done` keys the noise of the next step."""
+
+    def __init__(self, q: Approximation) -> None:
+        self.q, self.steps_done = q, 0
+
+    def fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
+        """`steps` of Adam; returns what should not be overlooked, a line each. The flow's parameters stay fixed."""
+        frozen = [(p, p.requires_grad) for p in self.q.flow.parameters()]
+        try:
+            for p, _ in frozen:
+                p.requires_grad_(False)
+            with torch.inference_mode(False), torch.enable_grad():
+                return self._fit(steps, learning_rate, samples, decay, progress)
+        finally:
+            for p, wanted in frozen:
+                p.requires_grad_(wanted)
+
+    def _fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
+        parameters = list(self.q.posterior.parameters())
+        optimizer = torch.optim.Adam(parameters, learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if decay else None
+        best, look = self._begin(parameters), Looks(steps)
+        for step in range(steps):
+            figures = self._step(optimizer, samples)
+            if schedule is not None:
+                schedule.step()
+            if step in look.steps:
+                weight = self._judged()
+                figures |= look.take(weight)
+                best.offer(weight)
+            if progress is not None:
+                progress(step, figures)
+        best.restore()
+        lines = (look.rising(best, self.q.batch.hidden), look.failing(best), self._folded())
+        return [line for line in lines if line]
+
+    def _judged(self) -> Tensor:
+        return self.q.log_weight(_JUDGED, "judge", _WRITTEN)
+
+    def _begin(self, parameters: list[nn.Parameter]) -> Best:
+        """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""
+        posterior, batch = self.q.posterior, self.q.batch
+        weight = self._judged()
+        each = isinstance(posterior, PerItem) and all(len(p) == len(batch) for p in parameters)
+        best = Best(parameters, weight, each)
+        if isinstance(posterior, PerItem) and each and not self.steps_done:
+            posterior.begin(self._laplace(posterior(batch, self.q.flow)))
+            best.offer(self._judged())
+            best.restore()
+        return best
+
+    def _laplace(self, q: LatentGaussian) -> LatentGaussian:
+        flow, batch = self.q.flow, self.q.batch
+        done = complete(flow, batch.filled(), batch.hidden, q.mean.detach(), self.q.objective.solver, q.start)
+        probes = ItemGenerators(self.q.seed, batch.index, 1, -1)
+        return laplace(flow, done.y, batch.hidden, done.preconditioner, probes)
+
+    def _step(self, optimizer: torch.optim.Optimizer, samples: int) -> dict[str, float]:
+        flow, batch, key = self.q.flow, self.q.batch, self.steps_done
+        self.steps_done += 1
+        noise = self.q.epsilon(samples, "fit", key * samples)
+        probes = ItemGenerators(self.q.seed, batch.index, samples, key)
+        estimate = self.q.objective.step(flow, batch, self.q.posterior(batch, flow), noise, probes)
+        optimizer.zero_grad(set_to_none=True)
+        # Items are independent, so each gets the mean over its own draws and the sum over items is maximised.
+        (-estimate.surrogate.sum() / samples).backward()
+        optimizer.step()
+        return estimate.figures()
+
+    @torch.no_grad()
+    def _folded(self) -> str | None:
+        """A line if det G^HH has both signs over the draws of an item: there are several completions of one latent."""
+        batch, draws = self.q.batch, _JUDGED
+        if longest(batch.hidden.flatten(1)) > _SIGNED or batch.values[0].numel() > self.q.flow.dense_below:
+            return None
+        found = self.q.completed(draws, "judge")
+        flow, hidden = repeated(self.q.flow, len(batch), draws), repeat(batch.hidden, draws)
+        y = torch.where(hidden & ~found.draws.flatten(0, 1).isfinite(), 0, found.draws.flatten(0, 1))
+        blocks = padded_blocks(flow.linearize(y)[1], hidden, y)
+        sign = torch.linalg.slogdet(torch.nan_to_num(blocks).double())[0].view(draws, -1)
+        sign = torch.where(found.ok, sign, 0)
+        fewer = torch.minimum((sign > 0).sum(0), (sign < 0).sum(0))
+        if not bool(fewer.any()):
+            return None
+        return (
+            f"the sign of det G^HH changes over the draws of {int((fewer > 0).sum())} of {len(batch)} items, and "
+            f"{100 * float(fewer.sum() / found.ok.sum()):.2g} % of the draws have the rarer one: a latent has several "
+            "completions there, of which the solver finds one; take partition=maxvol, or a flow of residual structure"
+        )
