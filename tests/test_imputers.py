@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,6 +42,7 @@ from viscos.posteriors import Amortised, Diagonal, Posterior
 from viscos.report import kinds
 from viscos.report.completions import completions_table, scores_table
 from viscos.roots import anderson
+from viscos.runs import checkpoint
 
 D, N = 3, 40
 VALUES, OBSERVED = normal(N, D, seed=1).float(), normal(N, D, seed=2) > 0
@@ -92,6 +95,20 @@ def test_draws_are_keyed_by_seed_purpose_item_and_number(name):
     torch.testing.assert_close(many[:2], few)
     assert not torch.allclose(few, imputer.impute(BATCH, 2, seed=1, purpose="others").draws)
     assert not torch.allclose(many, imputer.impute(BATCH, 4, seed=2).draws)
+
+
+@pytest.mark.parametrize("name", ["mean", "gaussian", "median", "knn", "iterative", "forest"])
+def test_what_was_learnt_is_kept_in_plain_containers(name, tmp_path):
+    """A checkpoint refuses anything else; what is read back completes alike, to the last bit."""
+    fitted = {**imputers(), **columnwise()}[name]
+    checkpoint.save(tmp_path / "state.pt", fitted.state())
+    other = copy.copy(fitted)
+    other.load_state({})
+    with pytest.raises(InputError, match="call fit first"):
+        other.impute(BATCH)
+    other.load_state(checkpoint.load(tmp_path / "state.pt"))
+    batch = BATCH if name in imputers() else TABLE.batch(torch.arange(100))
+    assert torch.equal(other.impute(batch, 2, 5).draws, fitted.impute(batch, 2, 5).draws)
 
 
 def test_the_mean_is_of_observed_entries_alone():
@@ -221,6 +238,7 @@ def test_labels_are_said_once_and_keys_do_not_collide():
 # ----------------------------------------------------------------------------------------------------- scikit-learn's
 
 
+@cache
 def columnwise() -> dict[str, Imputer]:
     """Those of scikit-learn, small, fitted to a correlated table."""
     made = MedianImputer(), NeighboursImputer(5), IterativeImputer(), ForestImputer(rounds=2, trees=8)

@@ -11,7 +11,10 @@ from viscos.imputers.guided import ReplacementImputer as ReplacementImputer
 from viscos.imputers.guided.walk import GuidedImputer as GuidedImputer
 from viscos.imputers.imputer import Imputer as Imputer
 from viscos.imputers.imputer import Kind as Kind
+from viscos.imputers.imputer import OnFlow as OnFlow
+from viscos.imputers.imputer import Progress as Progress
 from viscos.imputers.imputer import kinds_of as kinds_of
+from viscos.imputers.imputer import quiet as quiet
 from viscos.imputers.iterative import IterativeImputer as IterativeImputer
 from viscos.imputers.mean import MeanImputer as MeanImputer
 from viscos.imputers.median import MedianImputer as MedianImputer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,10 @@ from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_noise
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.imputer import Imputer, Kind
+from viscos.imputers.imputer import Imputer, Kind, Progress, quiet
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
-from viscos.linear.gaussian_em import em_gaussian
+from viscos.linear.gaussian_em import PASSES, em_gaussian
 from viscos.linear.principal import longest
 
 _PASS = 16
@@ -33,10 +35,23 @@ class GaussianImputer(Imputer):
     def __init__(self, gaussian: Gaussian | None = None, floor: float = 0.01, noise: float = 0.0) -> None:
         self.gaussian, self.floor, self.noise = gaussian, floor, noise
 
-    def fit(self, data: IncompleteData) -> GaussianImputer:
+    def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> GaussianImputer:
         """Raises `InputError` as `em_gaussian` does."""
-        self.gaussian = em_gaussian(data.values, data.observed, self.floor, self.noise)
+        self.gaussian = em_gaussian(
+            data.values,
+            data.observed,
+            self.floor,
+            self.noise,
+            progress=lambda done, figures: progress(done, PASSES, figures),
+        )
         return self
+
+    def state(self) -> dict[str, Any]:
+        fitted = self.gaussian
+        return {} if fitted is None else {"mean": fitted.mean, "covariance": fitted.covariance}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.gaussian = Gaussian(state["mean"].cpu(), state["covariance"].cpu()) if state else None
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         if self.gaussian is None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from viscos.core.batch import Incomplete
 from viscos.data.incomplete import IncompleteData
+from viscos.flows.flow import Flow
 from viscos.inference import Completions
+
+Progress = Callable[[int, int, dict[str, float]], None]
+"""Gets the number of steps that are done, that of all, and figures. What it raises ends a fit between two steps."""
+
+
+def quiet(done: int, total: int, figures: dict[str, float]) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +44,28 @@ class Imputer:
     """One of its draws; None where it has one completion alone."""
     flow: bool = False
     """Whether its figures are of the flow that is measured, and stand with it in a table."""
+    gradients: bool = False
+    """Whether its evaluations of a network each take a gradient too, which costs about two more."""
 
-    def fit(self, data: IncompleteData) -> Imputer:
-        """Learns from the observed entries of training data; returns itself."""
+    def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> Imputer:
+        """Learns from the observed entries of training data; returns itself.
+
+        It begins anew, unless `load_state` gave what a fit had learnt before `progress` ended it: then it goes on.
+        """
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """What `fit` has learnt, and what it needs to go on, as tensors and plain containers: for a checkpoint.
+
+        It must be whole whenever `fit` calls its `progress`.
+        """
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave, of an imputer that was made alike; {}: nothing is learnt yet."""
+
+    def to(self, device: torch.device | str) -> Imputer:
+        """Learns and computes on `device`, if it computes by networks; returns itself."""
         return self
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
@@ -51,6 +82,18 @@ class Imputer:
         By default ⌈draws/2⌉ independent ones, as many as a flow's pairs hold.
         """
         return self.impute(batch, (draws + 1) // 2, seed)
+
+
+class OnFlow(Imputer):
+    """Completes by a flow that is trained already, without its posterior: what is compared on the very same flow.
+
+    `noise` is the standard deviation of that of training, which is taken off draws where the flow can.
+    """
+
+    flow = True
+
+    def __init__(self, of: Flow, noise: float = 0.0) -> None:
+        self.of, self.noise = of, noise
 
 
 def kinds_of(imputer: Imputer | type[Imputer]) -> tuple[Kind, ...]:

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 from viscos.core.errors import InputError
-from viscos.data.incomplete import IncompleteData
 from viscos.imputers.columnwise import ColumnwiseImputer
 from viscos.imputers.imputer import Kind
 
@@ -44,9 +43,9 @@ class IterativeImputer(ColumnwiseImputer):
             random_state=0,
         )
 
-    def fit(self, data: IncompleteData) -> ColumnwiseImputer:
+    def _fit(self) -> None:
         from sklearn.exceptions import ConvergenceWarning
 
         with warnings.catch_warnings():  # rounds are a budget; a tolerance in data's own units means little
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return super().fit(data)
+            super()._fit()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.imputer import Imputer, Kind
+from viscos.imputers.imputer import Imputer, Kind, Progress, quiet
 from viscos.inference import Completions
 from viscos.linear.gaussian import observed_mean
 
@@ -25,9 +27,15 @@ class MeanImputer(Imputer):
     def __init__(self, means: Tensor | None = None) -> None:
         self.means = means
 
-    def fit(self, data: IncompleteData) -> MeanImputer:
+    def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> MeanImputer:
         self.means = observed_mean(data.values, data.observed).view(data.shape)
         return self
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.means is None else {"means": self.means}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.means = state.get("means")
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         if self.means is None:

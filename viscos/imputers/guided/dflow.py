@@ -23,6 +23,7 @@ class DFlowImputer(GuidedImputer):
     name, label = "d_flow", "D-Flow"
     mean = Kind("d_flow_mean", "D-Flow, mean")
     draw = Kind("d_flow_draw", "D-Flow, one draw")
+    gradients = True
 
     def __init__(
         self,

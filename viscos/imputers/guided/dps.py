@@ -25,6 +25,7 @@ class DPSImputer(GuidedImputer):
     name, label = "dps", "DPS"
     mean = Kind("dps_mean", "DPS, mean")
     draw = Kind("dps_draw", "DPS, one draw")
+    gradients = True
 
     def __init__(self, of: Flow, steps: int = 50, scale: float = 1.0, noise: float = 0.0) -> None:
         super().__init__(of, noise)

@@ -17,7 +17,7 @@ from viscos.flows.families.continuous.flow import Continuous
 from viscos.flows.families.continuous.steps import IntegratorStep
 from viscos.flows.flow import Flow
 from viscos.flows.layers.affine import Affine
-from viscos.imputers.imputer import Imputer
+from viscos.imputers.imputer import OnFlow
 from viscos.inference import Completions
 
 HALF_PI = 0.5 * math.pi
@@ -79,18 +79,17 @@ def angles(steps: int, grid: float = 1.5) -> list[float]:
     return [HALF_PI * (k / steps) ** grid for k in range(steps, -1, -1)]
 
 
-class GuidedImputer(Imputer):
+class GuidedImputer(OnFlow):
     """Completes by a walk that a subclass writes; `noise` is taken off hidden entries, as off draws of the flow.
 
     Raises `InputError` for a flow that it cannot walk along, see `Denoiser`.
     """
 
-    flow = True
     ends_clean = False
     """Whether the walk ends in a denoising, which leaves no noise of training to take off."""
 
     def __init__(self, of: Flow, noise: float = 0.0) -> None:
-        self.of, self.noise = of, 0.0 if self.ends_clean else noise
+        super().__init__(of, 0.0 if self.ends_clean else noise)
         Denoiser(of)  # refuses what it cannot walk along
 
     def walk(self, walk: Walk) -> Tensor:
