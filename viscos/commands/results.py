@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.outputs import Completed, write
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.solution import Solution
@@ -167,19 +168,18 @@ def save(job: Imputing, done: Results) -> list[str]:
         y = y.cpu() if scaling is None else scaling.restore(y)
         return torch.where(observed, values, y.to(values.dtype))
 
-    mean = own(done.draws.mean())
+    completed = Completed(
+        own(done.draws.draws), own(done.draws.mean()), observed, done.draws.ok.cpu(), done.draws.paired
+    )
     arrays: dict[str, Any] = {
-        "draws": own(done.draws.draws).numpy(),
-        "mean": mean.numpy(),
+        "draws": completed.draws.numpy(),
+        "mean": completed.mean.numpy(),
         "observed": observed.numpy(),
-        "solved": done.draws.ok.cpu().numpy(),
+        "solved": completed.solved.numpy(),
         "values": torch.where(observed, values, float("nan")).numpy(),
         "truth": items.truth.numpy(),
     }
     if done.before is not None:
         arrays["first_iteration_draw"] = own(done.before.draws[0]).numpy()
     atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
-    if items.rows is None or items.rows.sheet is None:
-        return []
-    items.rows.sheet.write(job.run_dir / "completed.csv", items.rows.names, mean, observed)
-    return ["completed.csv"]
+    return write(job, completed)

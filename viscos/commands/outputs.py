@@ -1,0 +1,41 @@
+"""The files that stand beside `completions.npz`, by what the items came from: a table, pictures, or arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from viscos.commands.assemble.imputing import Imputing
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The items of a job, completed: in the data's own units, on the CPU, what is observed as it was given."""
+
+    draws: Tensor
+    """(K, N, …); NaN where the solve failed."""
+    mean: Tensor
+    """Of the draws that were solved (N, …)."""
+    observed: Tensor
+    """(N, …), bool, true where a value was known and used."""
+    solved: Tensor
+    """(K, N), bool."""
+    paired: bool
+    """Whether the draws are in antithetic pairs."""
+
+
+def write(job: Imputing, done: Completed) -> list[str]:
+    """Writes them into the run folder; returns their names."""
+    if job.items.rows is not None:
+        return _table(job, done)
+    return []
+
+
+def _table(job: Imputing, done: Completed) -> list[str]:
+    """The table with its empty cells filled, if it is a file with a header."""
+    rows = job.items.rows
+    if rows is None or rows.sheet is None:
+        return []
+    rows.sheet.write(job.run_dir / "completed.csv", rows.names, done.mean, done.observed)
+    return ["completed.csv"]
