@@ -41,7 +41,7 @@ def test_each_learns():
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="choose completions or latents"):
+    with pytest.raises(InputError, match="choose both, completions or latents"):
         make_classifier("pixels", (1, 8, 8), 3)
     with pytest.raises(InputError, match="take classifier=latents"):
         make_classifier("completions", (8, 8), 3)

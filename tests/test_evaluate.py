@@ -22,7 +22,7 @@ from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
 from viscos.metrics.features import FeatureStatistics, Reference
 from viscos.roots import anderson
-from viscos.train.classifier import LatentClassifier
+from viscos.train.classifier import LatentClassifier, make_classifier
 from viscos.train.model import Model, build_model
 
 SHAPE = (1, 4, 4)
@@ -200,6 +200,24 @@ def test_accuracy_counts(model, measured):
     accuracy = measured[0]["accuracy"]
     assert accuracy["items"] == N
     assert accuracy["value"] == pytest.approx(float((scores.argmax(1) == TEST.labels).double().mean()))
+
+
+def test_accuracy_by_latents_stands_beside_that_of_the_network(model):
+    """Of a model with both classifiers: of the flow's draws, and of what the network alone makes of the items."""
+    torch.manual_seed(1)
+    posterior = build_model(CFG["flow"], CFG["posterior"] | {"held_out": 0.2}, "both", SHAPE, CLASSES).posterior
+    posterior.prepare(TEST.values, OBSERVED, GAUSSIAN)
+    completions_, latents = make_classifier("both", SHAPE, CLASSES), make_classifier("latents", SHAPE, CLASSES)
+    both = Model(model.flow, posterior, completions_, latents).eval()
+    record, _ = evaluate(both, TEST, OBSERVED, OBJECTIVE, PROTOCOL)
+    assert record["accuracy"]["classifier"].endswith("completions and masks, without the flow")
+    assert record["accuracy_latents"]["classifier"] == "trained along, on latents, leaving the flow as it is"
+    alone, _ = evaluate(Model(model.flow, posterior, latents).eval(), TEST, OBSERVED, OBJECTIVE, PROTOCOL)
+    drop = ("classifier",)
+    assert {k: v for k, v in record["accuracy_latents"].items() if k not in drop} == (
+        {k: v for k, v in alone["accuracy"].items() if k not in drop}
+    )
+    assert "accuracy_latents" not in alone
 
 
 def test_the_extractor_sees_every_kind_of_completion(model, measured):

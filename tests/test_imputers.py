@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,15 +12,18 @@ import pytest
 import torch
 from problems import normal
 
-from viscos.commands.assemble.measuring import FromTraining, check_imputer
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.measuring import FromTraining, check_imputer, complete_gaussian
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
+from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.flows import Affine, Flow
 from viscos.imputers import (
     OTHERS,
     STANDARD,
+    CompleteGaussianImputer,
     FlowImputer,
     ForestImputer,
     GaussianImputer,
@@ -235,6 +239,19 @@ def test_labels_are_said_once_and_keys_do_not_collide():
     assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"
 
 
+def test_the_gaussian_of_complete_data_is_that_of_what_was_hidden_too(monkeypatch):
+    """Of the items that were trained on, in standard deviations of the columns, with the noise of training."""
+    whole = Vectors("toy", VALUES, None, 0)
+    monkeypatch.setattr(Dataset, "load", lambda self, split, limit: replace(whole, values=whole.values[:limit]))
+    scaling = Scaling(("a", "b", "c"), torch.tensor([1.0, 2, 3]).double(), torch.tensor([2.0, 1, 4]).double())
+    made = complete_gaussian(Dataset({"name": "toy", "noise": 0.3}), 30, scaling, 1e-3)
+    y = (VALUES[:30].double() - scaling.center) / scaling.scale
+    torch.testing.assert_close(made.gaussian.mean, y.mean(0), atol=1e-6, rtol=0)
+    wanted = torch.cov(y.T, correction=0) + 0.09 * torch.eye(3)
+    torch.testing.assert_close(made.gaussian.covariance, wanted, atol=1e-5, rtol=0)
+    assert {kind.key for kind in kinds_of(made)}.isdisjoint(kind.key for kind in kinds_of(GaussianImputer))
+
+
 # ----------------------------------------------------------------------------------------------------- scikit-learn's
 
 
@@ -322,13 +339,15 @@ def test_images_are_rows_and_an_entry_that_nobody_observes_gets_zero():
 
 
 def test_they_are_chosen_by_name():
-    known = FromTraining(None, None, lambda: TABLE)
+    known = FromTraining(None, None, lambda: TABLE, CompleteGaussianImputer)
     for kind in OTHERS:
         check_imputer(kind.name, flow())
         assert type(known.imputer(kind.name, flow())) is kind
     for name in ("mean", "gaussian"):
         assert known.imputer(name, flow()) is None, "of a run that does not know them"
-    with pytest.raises(InputError, match="choose from mean, gaussian, median, knn, iterative, forest, repaint, dps, "):
+    assert type(known.imputer("gaussian_complete", flow())) is CompleteGaussianImputer
+    listed = "choose from mean, gaussian, gaussian_complete, median, knn, iterative, forest, repaint, dps, "
+    with pytest.raises(InputError, match=listed):
         check_imputer("nearest", flow())
     with pytest.raises(InputError, match="take flow=continuous"):
         check_imputer("dps", flow())

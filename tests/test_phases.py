@@ -40,14 +40,22 @@ PLAN = Plan(
 
 
 def phased(
-    flow="continuous", values=None, *, plan=PLAN, solver=None, posterior=POSTERIOR, complete=False, items=20
+    flow="continuous",
+    values=None,
+    *,
+    plan=PLAN,
+    solver=None,
+    posterior=POSTERIOR,
+    complete=False,
+    items=20,
+    classifier="completions",
 ) -> PhasedTrainer:
     """A trainer in phases with a new model, prepared as the command does it."""
     torch.manual_seed(0)
     original, observed, labels = pictures(items)
     observed = torch.ones_like(observed) if complete else observed
     data = IncompleteData(original if values is None else values, observed, labels)
-    cfg = {"flow": FLOWS[flow], "posterior": posterior, "classifier": "completions"}
+    cfg = {"flow": FLOWS[flow], "posterior": posterior, "classifier": classifier}
     model = build_model(cfg["flow"], cfg["posterior"], cfg["classifier"], data.shape, CLASSES)
     model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, floor=0.01, noise=0.05))
     return PhasedTrainer(model, data, Objective(solver or anderson(), CLADE()), plan)
@@ -251,6 +259,21 @@ def test_two_runs_in_phases_are_equal_bit_for_bit(whole):
     again = phased(name)
     assert [report.loss for report in run(again)] == [report.loss for report in reports]
     assert differing(state(again), state(trainer)) == [] == differing(completions(again), completions(trainer))
+
+
+def test_a_classifier_of_latents_learns_where_latents_are_at_hand_and_changes_nothing_else(whole):
+    name, trainer, reports, _, _ = whole
+    both = phased(name, classifier="both")
+    learns = ("posterior", "bound")
+    for phase in PHASES:
+        before = state(both)
+        for report, alone in zip(run(both, phase.steps), reports[both.step - phase.steps :], strict=False):
+            assert ("accuracy_latents" in report.loss) == (phase.name in learns)
+            assert report.loss.pop("accuracy_latents", 0.5) <= 1
+            assert report.loss == alone.loss
+        assert ("latent_classifier" in moved(before, state(both))) == (phase.name in learns), phase.title
+    after = state(both)
+    assert differing(state(trainer), {key: after[key] for key in after if not key.startswith("latent_c")}) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming

@@ -31,6 +31,7 @@ RECORD = {
     "fid": {"mean": {"value": 24.3}, "draw": {"value": None}, "real": {"value": 3.09}},
     "accuracy_complete": {"mean": {"value": 0.5}, "draw": {"value": 0.25}, "real": {"value": 0.9922}},
     "accuracy": {"value": 0.75, "classifier": "trained along, on latents"},
+    "accuracy_latents": {"value": 0.5, "classifier": "on latents beside it"},
 }
 
 
@@ -43,6 +44,7 @@ def test_a_table_of_completions():
         "  Gaussian conditional, one draw   0.2600            0.2500",
         "  the complete test images                                                            3.0900     0.9922",
         "accuracy                    0.7500, of the classifier trained along, on latents",
+        "accuracy                    0.5000, of the classifier on latents beside it",
     ]
 
 

@@ -316,6 +316,15 @@ def test_the_row_of_the_classifier_trained_along_says_what_it_saw(classifier, co
     assert f"| viscos, {label}" in text.split("**Top-1")[1] and "| viscos | " not in text
 
 
+def test_both_classifiers_of_a_run_have_rows(capsys):
+    latents = {"value": 0.91, "classifier": "trained along, on latents, leaving the flow as it is"}
+    put("runs", a=changed(RECORD, accuracy_latents=latents))
+    text = printed(capsys, "runs=runs").split("**Top-1")[1]
+    network, beside = [line for line in text.splitlines() if line.startswith("| viscos")]
+    assert network.startswith("| viscos, classifier on its network's completion, without the flow | 0.9500 |")
+    assert beside.startswith("| viscos, classifier on latents | 0.9100 |")
+
+
 def test_rates_that_the_paper_has_not_are_columns_of_their_own():
     put("runs", a=changed(RECORD, config__missing=0.95), b=RECORD)
     *_, rmse = tables.tables(records.read(["runs"]))

@@ -335,6 +335,53 @@ def test_a_classifier_of_predictions_learns_from_the_first_step():
     assert third.solver["failed"] == 0 and "accuracy" in third.loss
 
 
+@pytest.mark.parametrize("clip", [100.0, 0.5])
+def test_a_classifier_of_latents_beside_the_other_one_changes_nothing_else(clip):
+    """The rest of the model is the same bit for bit, also where gradients are scaled down; and it does learn."""
+    posterior, plan = CFG["posterior"] | {"held_out": 0.3}, dataclasses.replace(PLAN, clip=clip, ema=0.9)
+    trainers = {
+        name: fresh(*pictures(), plan=plan, cfg=CFG | {"posterior": posterior, "classifier": name})
+        for name in ("completions", "both")
+    }
+    before = state(trainers["both"])
+    reports = {name: run(trainer) for name, trainer in trainers.items()}
+    for alone, both in zip(*reports.values(), strict=True):
+        assert 0 <= both.loss.pop("accuracy_latents") <= 1
+        assert alone.loss == both.loss
+    after = state(trainers["both"])
+    mine = {name for name in after if name.startswith("latent_classifier")}
+    assert differing(state(trainers["completions"]), {key: after[key] for key in after.keys() - mine}) == []
+    assert {name for name in mine if name.endswith("linear.weight")} <= set(differing(before, after))
+    saved = trainers["both"].result()
+    again = fresh(*pictures(), plan=plan, cfg=CFG | {"posterior": posterior, "classifier": "both"}).model
+    again.load_parts(saved.parts())
+    assert differing(dict(saved.state_dict()), dict(again.state_dict())) == []
+
+
+def test_a_classifier_of_latents_learns_the_cross_entropy_of_solved_items():
+    cfg = CFG | {"posterior": CFG["posterior"] | {"held_out": 0.3}, "classifier": "both"}
+    values, observed, labels = pictures()
+    plan = Plan(1, 20, 1e-2, noise=0.0)
+    trainer = fresh(values, observed, labels, objective=Objective(Failing(), CLADE()), plan=plan, cfg=cfg)
+    other = fresh(values, observed, labels, cfg=cfg)
+    run(trainer)
+    found = trainer.model.latent_classifier.linear.weight.grad
+    model, batch = other.model.train(), other.data.batch(epoch_order(20, 0, 0))
+    noise = torch.randn(1, *values.shape, generator=generator(0, "draw", 0))
+    q = model.posterior(batch, model.flow)
+    step = Objective(Failing(), CLADE()).step(model.flow, batch, q, noise, generator(0, "probe", 0))
+    scores = model.latent_classifier(step.x[1:].detach(), None, None)
+    torch.nn.functional.cross_entropy(scores, batch.label[1:]).backward()
+    torch.testing.assert_close(found, model.latent_classifier.linear.weight.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_without_an_inference_network_there_is_no_classifier_beside_the_other_one():
+    made = build_model(CFG["flow"], None, "both", SHAPE, CLASSES)
+    assert made.classifier is not None and made.latent_classifier is None
+    none = build_model(CFG["flow"], CFG["posterior"], "both", SHAPE, 0)
+    assert none.classifier is None and none.latent_classifier is None
+
+
 def test_a_run_that_solves_nothing_any_more_is_given_up():
     objective = Objective(Failing(float("nan"), everything=True), CLADE())
     trainer = fresh(*pictures(), objective=objective, plan=Plan(40, 8, 1e-2))

@@ -119,7 +119,7 @@ def summary(record: dict[str, Any]) -> str:
     lines = completions_table(record) + scores_table(record)
     if reason := why_no_fid(record):
         lines.append(f"FID                         none: {reason}")
-    if entry := record.get("accuracy"):
+    for entry in filter(None, (record.get("accuracy"), record.get("accuracy_latents"))):
         classifier = entry.get("classifier", "trained along")
         lines.append(f"accuracy                    {entry['value']:.4f}, of the classifier {classifier}")
     if record.get("bound"):

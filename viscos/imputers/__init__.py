@@ -1,6 +1,7 @@
 """What completes items with holes: flows, and what needs none, behind one interface."""
 
 from viscos.imputers.forest import ForestImputer as ForestImputer
+from viscos.imputers.gaussian import CompleteGaussianImputer as CompleteGaussianImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer
 from viscos.imputers.given import GivenImputer as GivenImputer
 from viscos.imputers.guided import DFlowImputer as DFlowImputer

@@ -63,6 +63,14 @@ class GaussianImputer(Imputer):
         return Completions.exact(drawn.to(device), mean.to(device))
 
 
+class CompleteGaussianImputer(GaussianImputer):
+    """The same, to be fitted to training data without their masks: how far a Gaussian gets that knows all, no rival."""
+
+    name, label = "gaussian_complete", "Gaussian of complete training data"
+    mean = Kind("gaussian_complete_mean", "Gaussian of complete training data, mean")
+    draw = Kind("gaussian_complete_draw", "Gaussian of complete training data, one draw")
+
+
 def gaussian_draws(gaussian: Gaussian, batch: Incomplete, seed: int, draws: int, purpose: str = "item") -> Tensor:
     """Independent draws (draws, B, …) of the Gaussian conditional of each item.
 

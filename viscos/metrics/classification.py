@@ -1,4 +1,4 @@
-"""Accuracy of a classifier that was trained along with a flow, on what that flow and its network make of the items."""
+"""Accuracy of classifiers that were trained along with a flow, on what that flow and its network make of the items."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from viscos.train.model import Model
 
 
 class TrainedAlong(Metric):
-    """Top-1 accuracy by what the classifier was trained on: the network's own completion, or all draws of the flow."""
+    """Top-1 accuracy by what a classifier was trained on: the network's own completion, or all draws of the flow.
+
+    Of the classifier that learnt from latents beside it, if there is one, `accuracy_latents`.
+    """
 
     figures = (
         Figure(
@@ -29,19 +32,23 @@ class TrainedAlong(Metric):
     )
 
     def __init__(self, model: Model) -> None:
-        self.model, self.accuracy = model, Accuracy()
+        self.model, self.accuracy, self.of_latents = model, Accuracy(), Accuracy()
 
     @torch.no_grad()
     def update(self, imputer: Imputer | type[Imputer], done: Completions, truth: Truth) -> None:
-        classifier = self.model.classifier
-        wanted = NetworkImputer if self.model.classifies_predictions else FlowImputer
-        if classifier is None or truth.labels is None or not isinstance(imputer, wanted):
+        classifier, beside = self.model.classifier, self.model.latent_classifier
+        if classifier is None or truth.labels is None:
             return
         observed = truth.observed.to(done.draws.device)
-        if isinstance(imputer, NetworkImputer):
+        if isinstance(imputer, FlowImputer):
+            ok = done.ok.any(0).cpu()
+            if not self.model.classifies_predictions:
+                self.accuracy.update(self._over_draws(classifier, done, observed), truth.labels, ok)
+            if beside is not None:
+                self.of_latents.update(self._over_draws(beside, done, observed), truth.labels, ok)
+        elif isinstance(imputer, NetworkImputer) and self.model.classifies_predictions:
             completed = done.mean()
-            return self.accuracy.update(classifier(completed, completed, observed).cpu(), truth.labels)
-        self.accuracy.update(self._over_draws(classifier, done, observed), truth.labels, done.ok.any(0).cpu())
+            self.accuracy.update(classifier(completed, completed, observed).cpu(), truth.labels)
 
     def _over_draws(self, classifier: Classifier, done: Completions, observed: Tensor) -> Tensor:
         """The sum of class probabilities over the draws that were solved (B, classes), on the CPU."""
@@ -54,6 +61,16 @@ class TrainedAlong(Metric):
         return (scores * weight).sum(0).cpu()
 
     def record(self) -> dict[str, Any]:
+        return self._first() | self._beside()
+
+    def _beside(self) -> dict[str, Any]:
+        classifier = self.model.latent_classifier
+        if classifier is None or not self.of_latents.count:
+            return {}
+        along = f"trained along, on {classifier.sees}, leaving the flow as it is"
+        return {"accuracy_latents": self.of_latents.record() | {"classifier": along}}
+
+    def _first(self) -> dict[str, Any]:
         if not self.accuracy.count:
             return {}
         assert self.model.classifier is not None

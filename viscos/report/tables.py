@@ -26,6 +26,8 @@ _FLOW = "viscos"
 """What the label of a row begins with whose figures are of a flow."""
 _ALONG = f"{_FLOW}, classifier"
 """The label of the classifier that was trained along, before what it saw is said."""
+_ON_LATENTS = (f"{_ALONG} on latents", ("accuracy_latents", "value"), True)
+"""The row of the classifier that was trained on latents beside the other one; the paper has only such a one."""
 _SAW = {
     "latents": "on latents",
     "draws": "on draws",
@@ -142,7 +144,8 @@ def _run_rows(spec: Figure, rates: tuple[float, ...], records: list[Record]) -> 
 def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
     """A row for each kind of completion that has such a figure."""
     if spec.of == "model":
-        return [(_ALONG, (spec.key, spec.value), True)]
+        beside = spec.key == "accuracy" and any(record.entry("accuracy_latents") for record in records)
+        return [(_ALONG, (spec.key, spec.value), True), *([_ON_LATENTS] if beside else [])]
     labels = kinds.labels(record.figures for record in records)
     if spec.of == "draws":
         labels = {kind: kinds.of_draws(label) for kind, label in labels.items() if kinds.drawn(label)}

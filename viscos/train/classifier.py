@@ -83,13 +83,15 @@ def _convolutions(shape: tuple[int, ...], classes: int, width: int) -> nn.Sequen
     )
 
 
-CLASSIFIERS = ("completions", "latents")
+CLASSIFIERS = ("both", "completions", "latents")
+"""`latents` is the paper's, and shapes the flow where the bound teaches. `both` has one of completions, and beside it
+one of latents that leaves the flow as it is."""
 
 
 def make_classifier(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
-    """The classifier called `name`, one of `CLASSIFIERS`, for items of `shape`."""
+    """The classifier called `name`, one of `CLASSIFIERS`, for items of `shape`; of `both`, the one of completions."""
     if name not in CLASSIFIERS:
-        raise InputError(f"classifier is {name!r}; choose {' or '.join(CLASSIFIERS)}")
+        raise InputError(f"classifier is {name!r}; choose {', '.join(CLASSIFIERS[:-1])} or {CLASSIFIERS[-1]}")
     if name == "latents":
         return LatentClassifier(torch.Size(shape).numel(), classes)
     return CompletionClassifier(shape, classes)

@@ -44,6 +44,8 @@ class Pairs:
     """g of the items before they were masked (B, …)."""
     weight: float
     """Of each hidden entry in the loss."""
+    item: float
+    """Of each item in the classifier's loss."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,22 @@ class Loss(nn.Module):
                 loss = loss + solved * cross_entropy
                 figures["cross_entropy"] = float(cross_entropy.detach())
                 figures["accuracy"] = float((scores.argmax(1) == label).double().mean())
+        if self.model.latent_classifier is not None and not part.complete:
+            cross_entropy, hits = self._classify_latents(x[ok], part.batch.select(ok))
+            loss = loss + cross_entropy
+            figures["accuracy_latents"] = hits / solved if solved > 1 else math.nan
         return part.weight * loss, lambda: figures | solver()
+
+    def _classify_latents(self, x: Tensor, batch: Incomplete) -> tuple[Tensor, float]:
+        """The cross-entropy, summed over the items, of the classifier that learns from latents beside the other one.
+
+        And how many it has right. Nothing else learns from it.
+        """
+        classifier, label = self.model.latent_classifier, batch.label
+        if classifier is None or label is None or len(label) < 2:  # batch normalisation needs two
+            return x.new_zeros(()), 0.0
+        scores = classifier(x.detach(), x.detach(), batch.observed)
+        return F.cross_entropy(scores, label, reduction="sum"), float((scores.argmax(1) == label).sum())
 
     def _held_out(self, part: HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
         assert self.model.posterior is not None
@@ -116,8 +133,9 @@ class Loss(nn.Module):
     def _regression(self, part: Pairs) -> tuple[Tensor, Callable[[], Figures]]:
         assert self.model.posterior is not None
         loss = self.model.posterior.teach(part.batch, part.latents, self.model.flow)
-        value = float(loss.detach())
-        return part.weight * loss, lambda: {"nll": value}
+        figures = {"nll": float(loss.detach())}
+        cross_entropy, figures["hits"] = self._classify_latents(part.latents, part.batch)
+        return part.weight * loss + part.item * cross_entropy, lambda: figures
 
     def _likelihood(self, part: Part) -> _Terms:
         flow, y = self.model.flow, part.batch.values
@@ -140,7 +158,7 @@ class Loss(nn.Module):
         return step.x, step.y, step.surrogate, step.ok, step.figures
 
 
-_CLASSIFIER = ("cross_entropy", "accuracy")
+_CLASSIFIER = ("cross_entropy", "accuracy", "accuracy_latents")
 
 
 def merged(records: Sequence[Figures]) -> Figures:

@@ -1,4 +1,4 @@
-"""What is trained together: a flow, an inference network and a classifier."""
+"""What is trained together: a flow, an inference network and classifiers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from viscos.core.errors import InputError
 from viscos.flows import Affine, Flow, Whitening
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Posterior
-from viscos.train.classifier import Classifier, CompletionClassifier, make_classifier
+from viscos.train.classifier import Classifier, CompletionClassifier, LatentClassifier, make_classifier
 
 _SAMPLE = 512
 """Items from which a flow's layers take what depends on the data, such as the scales of ActNorm."""
 
 
 class Model(nn.Module):
-    """Flow, inference network (absent after training on complete data) and classifier (absent without labels)."""
+    """Flow, inference network (absent after training on complete data) and classifiers (absent without labels)."""
 
     flow: Flow
     posterior: Posterior | None
     classifier: Classifier | None
+    latent_classifier: LatentClassifier | None
+    """One that learns from latents beside `classifier`, and leaves the flow as it is."""
 
-    def __init__(self, flow: Flow, posterior: Posterior | None, classifier: Classifier | None) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        posterior: Posterior | None,
+        classifier: Classifier | None,
+        latent_classifier: LatentClassifier | None = None,
+    ) -> None:
         super().__init__()
         self.flow, self.posterior, self.classifier = flow, posterior, classifier
+        self.latent_classifier = latent_classifier  # last, so that the numbers of the others' parameters stay
 
     @torch.no_grad()
     def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian) -> None:
@@ -75,7 +84,8 @@ class Model(nn.Module):
                 _check_finite(name, module)
 
     def _named(self) -> list[tuple[str, nn.Module | None]]:
-        return [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]
+        named = [("flow", self.flow), ("posterior", self.posterior), ("classifier", self.classifier)]
+        return [*named, ("latent_classifier", self.latent_classifier)]
 
 
 def _check_finite(name: str, module: nn.Module) -> None:
@@ -96,10 +106,13 @@ def build_model(
 ) -> Model:
     """The model for items of `shape`, from plain descriptions of its flow and its inference network, if it has one.
 
-    `classifier` names a kind of classifier, for data of two classes or more.
+    `classifier` names a kind of classifier, for data of two classes or more; with `both` and an inference network,
+    without which nothing would teach it, there is one of latents too.
     """
-    return Model(
-        flow if isinstance(flow, Flow) else build(flow, Flow, shape),
-        None if posterior is None else build(posterior, Posterior, shape),
-        make_classifier(classifier, tuple(shape), classes) if classes > 1 else None,
-    )
+    made = flow if isinstance(flow, Flow) else build(flow, Flow, shape)
+    network = None if posterior is None else build(posterior, Posterior, shape)
+    if classes < 2:
+        return Model(made, network, None)
+    first = make_classifier(classifier, tuple(shape), classes)
+    beside = network is not None and classifier == "both"
+    return Model(made, network, first, LatentClassifier(torch.Size(shape).numel(), classes) if beside else None)

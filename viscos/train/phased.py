@@ -142,7 +142,8 @@ class PhasedTrainer(Trainer):
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
         index, values, latents = (part[rows] for part in self._latents)
-        batch = incomplete(values, self._masks(index), index)
+        labels = None if self.data.labels is None else self.data.labels[index]
+        batch = incomplete(values, self._masks(index), index, labels)
         return self._descend(batch.to(self.devices.device), lambda batch: self._regress(batch, latents))
 
     def _order(self, rows: Tensor, number: int, within: int) -> Tensor:
@@ -184,9 +185,12 @@ class PhasedTrainer(Trainer):
         share = self._has_share(len(batch))
         weight = self.devices.world_size / hidden if share else 0.0
         latents = latents.to(batch.values.device)
-        records = self._backward([Pairs(batch.select(r), latents[r], weight) for r in self._shares(len(batch))])
-        rows = self.devices.gather_rows([sum(r["nll"] for r in records) if share else 0.0])
-        return {"nll": sum(row[0] for row in rows) / hidden}
+        item = self.devices.world_size / len(batch) if share else 0.0
+        records = self._backward([Pairs(batch.select(r), latents[r], weight, item) for r in self._shares(len(batch))])
+        mine = [sum(r[key] for r in records) if share else 0.0 for key in ("nll", "hits")]
+        nll, hits = map(sum, zip(*self.devices.gather_rows(mine), strict=True))
+        known = self.model.latent_classifier is not None and batch.label is not None
+        return {"nll": nll / hidden} | ({"accuracy_latents": hits / len(batch)} if known else {})
 
     # -- completions ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
@@ -27,7 +28,7 @@ from viscos.train.phases import Phase
 from viscos.train.plan import Plan
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
-_LOSS = ("matching", "nll", "holdout", "cross_entropy", "accuracy")
+_LOSS = ("matching", "nll", "holdout", "cross_entropy", "accuracy", "accuracy_latents")
 _SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
 
 
@@ -138,7 +139,7 @@ class Trainer:
         # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
         torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
         figures = gradients(batch)
-        norm = self.devices.clip_gradients(self._loss, self._stepper, max_norm=self._clip, error_if_nonfinite=False)
+        norm = self._clip_gradients()
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
             self._stepper.step()
@@ -152,6 +153,23 @@ class Trainer:
         loss = {key: figures[key] for key in _LOSS if not math.isnan(figures.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
         return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
+
+    def _clip_gradients(self) -> Tensor:
+        """Scales down a gradient that is too long; returns the length that it had.
+
+        Without that of the classifier that learns beside all else: nothing shall be slower for it.
+        """
+        beside = self.model.latent_classifier
+        aside = [(p, p.grad) for p in (() if beside is None else beside.parameters())]
+        for p, _ in aside:
+            p.grad = None
+        norm: Tensor = self.devices.clip_gradients(
+            self._loss, self._stepper, max_norm=self._clip, error_if_nonfinite=False
+        )
+        scale = 1.0 if self.devices.scaler is None else self.devices.scaler.get_scale()
+        for p, gradient in aside:
+            p.grad = None if gradient is None else gradient / scale
+        return norm
 
     @property
     def _clip(self) -> float:

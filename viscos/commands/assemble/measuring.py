@@ -16,9 +16,10 @@ from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
+from viscos.data.scaling import Scaling, standardised
 from viscos.evaluate import Protocol, evaluate, standard_metrics
 from viscos.flows import Flow
-from viscos.imputers import GUIDED, OTHERS, GaussianImputer, Imputer, MeanImputer
+from viscos.imputers import GUIDED, OTHERS, CompleteGaussianImputer, GaussianImputer, Imputer, MeanImputer
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
 from viscos.linear.gaussian import Gaussian
@@ -30,8 +31,7 @@ from viscos.train.model import Model
 
 BESIDE = ("mean", "gaussian")
 """Imputers that are measured beside a model unless the settings say which; they are known from its training."""
-
-
+_COMPLETE = CompleteGaussianImputer.name
 _FITTED = {kind.name: kind for kind in OTHERS}
 _GUIDED = {kind.name: kind for kind in GUIDED}
 
@@ -62,6 +62,8 @@ class FromTraining:
     gaussian: Gaussian | None
     data: Callable[[], IncompleteData]
     """The training data as the model saw them, loaded when an imputer has to be fitted to them."""
+    complete_gaussian: Callable[[], Imputer]
+    """The Gaussian of the training data without their masks, see `complete_gaussian`."""
 
     def imputer(self, name: str, flow: Flow, noise: float = 0.0) -> Imputer | None:
         """The imputer called `name`, or of the class of that dotted path, fitted; None if the run cannot tell.
@@ -72,9 +74,18 @@ class FromTraining:
             return None if self.means is None else MeanImputer(self.means)
         if name == "gaussian":
             return None if self.gaussian is None else GaussianImputer(self.gaussian)
+        if name == _COMPLETE:
+            return self.complete_gaussian()
         if name in _GUIDED:
             return _GUIDED[name](flow, noise=noise)
         return (_FITTED[name]() if name in _FITTED else build({"_target_": name}, Imputer)).fit(self.data())
+
+
+def complete_gaussian(dataset: Dataset, items: int | None, scaling: Scaling | None, floor: float) -> Imputer:
+    """A Gaussian of the first `items` training items without their masks, but for holes that they have of their own."""
+    train = standardised(dataset.load("train", items), scaling)
+    fitted = CompleteGaussianImputer(floor=floor, noise=dataset.gaussian_noise)
+    return fitted.fit(IncompleteData(train.values, train.known))
 
 
 def check_imputer(name: str, flow: Flow) -> None:
@@ -83,8 +94,8 @@ def check_imputer(name: str, flow: Flow) -> None:
         _GUIDED[name](flow)
     elif "." in name:
         maker(name, Imputer)
-    elif name not in (*BESIDE, *_FITTED):
-        known = ", ".join((*BESIDE, *_FITTED, *_GUIDED))
+    elif name not in (*BESIDE, _COMPLETE, *_FITTED):
+        known = ", ".join((*BESIDE, _COMPLETE, *_FITTED, *_GUIDED))
         raise InputError(f"imputers has {name!r}; choose from {known}, or give the dotted path of a class")
 
 

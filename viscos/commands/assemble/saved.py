@@ -7,11 +7,12 @@ from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.masks import Masks
-from viscos.commands.assemble.measuring import FromTraining
+from viscos.commands.assemble.measuring import FromTraining, complete_gaussian
 from viscos.commands.assemble.training import MASKS
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks
+from viscos.imputers import Imputer
 from viscos.runs.trained import Trained
 
 
@@ -48,6 +49,10 @@ def from_training(trained: Trained) -> FromTraining:
         observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
         return IncompleteData(trained.standardised(train).values, observed, train.labels)
 
+    def complete() -> Imputer:
+        items, floor = trained.cfg["train_items"], trained.cfg["gaussian_floor"]
+        return complete_gaussian(dataset_of(trained), items, trained.scaling, floor)
+
     means = trained.means
     shape = tuple(trained.state["shape"])
-    return FromTraining(None if means is None else means.view(shape), trained.gaussian, data)
+    return FromTraining(None if means is None else means.view(shape), trained.gaussian, data, complete)

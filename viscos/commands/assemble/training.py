@@ -15,7 +15,7 @@ from viscos import runs
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.idle import apart, of_training, said
 from viscos.commands.assemble.masks import Masks, masks_of
-from viscos.commands.assemble.measuring import FromTraining, Measuring, objective_of
+from viscos.commands.assemble.measuring import FromTraining, Measuring, complete_gaussian, objective_of
 from viscos.commands.assemble.plan import plan_of, settled
 from viscos.commands.progress import Bar, bar
 from viscos.core.build import build
@@ -72,7 +72,13 @@ class Training:
 
     def from_training(self) -> FromTraining:
         """What the imputers that stand beside the model need to know of the data."""
-        return FromTraining(self.means.view(self.test.shape), self.gaussian, lambda: self.trainer.data)
+        dataset, items, floor = self.measuring.dataset, self.settings["train_items"], self.settings["gaussian_floor"]
+        return FromTraining(
+            self.means.view(self.test.shape),
+            self.gaussian,
+            lambda: self.trainer.data,
+            lambda: complete_gaussian(dataset, items, self.scaling, floor),
+        )
 
 
 def training(cfg: dict[str, Any], devices: Devices) -> Training:
