@@ -17,13 +17,14 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
 
 
 class ItemGenerators:
-    """A generator for each row of a batch of K·B draws, keyed by (seed, item, draw, key).
+    """A generator for each row of a batch of K·B draws, keyed by (seed, item, draw, key), from draw `first` on.
 
     Probes that it gives make an item's optimisation independent of the batch that it stands in.
     """
 
-    def __init__(self, seed: int, index: Tensor, draws: int, key: int) -> None:
-        self.rows = [generator(seed, "probe", item, k, key) for k in range(draws) for item in index.tolist()]
+    def __init__(self, seed: int, index: Tensor, draws: int, key: int, first: int = 0) -> None:
+        numbers = range(first, first + draws)
+        self.rows = [generator(seed, "probe", item, k, key) for k in numbers for item in index.tolist()]
         self.shared = generator(seed, "probe", key)
 
     def select(self, rows: Tensor) -> ItemGenerators:
@@ -60,6 +61,12 @@ class RowGenerator:
 
 Generators = torch.Generator | ItemGenerators | RowGenerator
 """Where random numbers come from: one generator for a batch, one for each of its rows, or one for a larger batch."""
+
+
+def item_uniform(seed: int, index: Tensor, draws: int, purpose: str) -> Tensor:
+    """Uniform numbers in [0, 1) (draws, B) in double precision, keyed by (seed, purpose, item); drawn on the CPU."""
+    each = [torch.rand(draws, generator=generator(seed, purpose, item), dtype=torch.float64) for item in index.tolist()]
+    return torch.stack(each, 1) if each else torch.empty(draws, 0, dtype=torch.float64)
 
 
 def of_rows(source: Generators, size: int, rows: Tensor) -> Generators:

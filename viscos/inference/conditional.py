@@ -11,10 +11,13 @@ from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
+from viscos.inference.diagnosis import DOUBTFUL, Diagnosis
 from viscos.inference.elbo import Objective, lower_bound
 from viscos.inference.fitting import Fitting, Progress
 from viscos.inference.imputation import Completions
 from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular
+from viscos.inference.proposals import propose
+from viscos.inference.refine import Refined, check, check_exact, refined
 from viscos.posteriors import PerItem, Posterior
 
 
@@ -130,6 +133,35 @@ class Conditional(Approximation):
         else estimated by Lanczos quadrature.
         """
         return lower_bound(self.log_weight(draws, "bound", exact_below))
+
+    def diagnose(self, draws: int = 128, *, exact_below: int = 1024) -> Diagnosis:
+        """How far q is from the flow's own conditional, for each item, by the importance weights of `draws` draws.
+
+        These do not count among those of `sample`. Log-determinants are exact for items of up to `exact_below`
+        entries (the flow's `dense_below`, if that is less), which costs a product with the Jacobian for each entry of
+        each draw; beyond, the mean of two estimates, whose error the diagnosis says.
+        """
+        if draws < 1:
+            raise InputError(f"a diagnosis needs draws ≥ 1, and some dozens to say anything, got {draws}")
+        return propose(self, draws, exact_below).diagnosis()
+
+    def refine(self, method: str = "imh", n: int = 1, *, proposals: int | None = None) -> Refined:
+        """n draws (n, B, …) of the flow's exact conditional, of which q makes the `proposals` for each item.
+
+        By `sir`, importance resampling, or `imh`, independence Metropolis–Hastings (`viscos.inference.refine`): the
+        more proposals, the closer; by default 32 for each draw, and 256 at least. The same call gives the same draws.
+        Warns of items for which the proposals do not serve. Raises `InputError` for items that are too large for
+        exact weights.
+        """
+        count = max(256, 32 * n) if proposals is None else proposals
+        check(method, n, count)
+        check_exact(self.flow, self.batch.values[0].numel())
+        found = refined(self, propose(self, count, self.flow.dense_below), method, n)
+        if (first := found.diagnosis.first_doubtful()) is not None:
+            of = f"{found.diagnosis.counts()[DOUBTFUL]} of {len(self.batch)} items"
+            why = f"first: item {first[0]}, {first[1]}"
+            warnings.warn(f"refined draws of {of} are doubtful ({why}): fit q, or take more proposals", stacklevel=2)
+        return found
 
 
 def check_partition(partition: str, posterior: Posterior) -> None:

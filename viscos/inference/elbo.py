@@ -11,7 +11,8 @@ from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators
 from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
-from viscos.inference.completion import Completion, complete, log_evidence_term
+from viscos.inference.completion import Completion, log_evidence_term
+from viscos.inference.completion import complete as completed
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentGaussian
@@ -102,7 +103,7 @@ class Objective:
         x_hidden = q.sample(noise)
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob_of_noise(noise)
         x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
-        completion = self._complete(flow, batch, q, x_hidden.detach())
+        completion = self.complete(flow, batch, q, x_hidden.detach())
         solved = completion.solution.converged
         rows = _stand_ins(solved)
         flow = repeated(flow, len(batch), len(noise)).select(rows)
@@ -123,12 +124,12 @@ class Objective:
             surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block
         )
 
-    def _complete(self, flow: Flow, batch: Incomplete, q: LatentGaussian, x_hidden: Tensor) -> Completion:
+    def complete(self, flow: Flow, batch: Incomplete, q: LatentGaussian, x_hidden: Tensor) -> Completion:
         """The completions of K·B latents, draws in the outer axis."""
         draws = len(x_hidden) // len(batch)
         guess = None if q.start is None else repeat(q.start, draws)
         y, hidden = repeat(batch.filled(), draws), repeat(batch.hidden, draws)
-        return complete(repeated(flow, len(batch), draws), y, hidden, x_hidden, self.solver, guess)
+        return completed(repeated(flow, len(batch), draws), y, hidden, x_hidden, self.solver, guess)
 
     def _attach(
         self, flow: Flow, y: Tensor, x_hidden: Tensor, hidden: Tensor, solved: Tensor, block: BlockSolver
@@ -155,7 +156,7 @@ class Objective:
         `lower_bound` makes the bound of them.
         """
         x_hidden = q.sample(noise).flatten(0, 1)
-        completion = self._complete(flow, batch, q, x_hidden)
+        completion = self.complete(flow, batch, q, x_hidden)
         flow = repeated(flow, len(batch), len(noise))
         rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)
         weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest

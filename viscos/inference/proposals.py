@@ -1,0 +1,120 @@
+"""Draws of q and their importance weights: what `refine` makes exact draws of, and what `Diagnosis` judges q by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from viscos.core.rng import Generators, ItemGenerators, generator
+from viscos.core.solution import Solution, per_item
+from viscos.inference.approximation import Approximation
+from viscos.inference.completion import Completion, log_evidence_term
+from viscos.inference.diagnosis import Diagnosis
+from viscos.inference.elbo import lower_bound, repeated
+from viscos.inference.weights import effective_size, log_evidence, pareto_smoothed
+
+_ROWS = 1024  # proposals that are completed together
+_NUMBERS = 2**25  # of Jacobians that are written out together
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """K draws of q for each of B items, and their weights."""
+
+    y: Tensor
+    """The completions (K, B, …), finite also where the solve failed."""
+    weight: Tensor
+    """log w (K, B), NaN where the solve failed."""
+    solution: Solution
+    """The verdict on each of the K·B solves, draws in the outer axis."""
+    clean: Tensor
+    """The completions with the noise of training taken off, as `impute` does (K, B, …)."""
+    error: Tensor
+    """Standard deviation of the error of a log-weight in nats (B,), 0 where log-determinants are exact."""
+
+    def diagnosis(self, refined: int = 0) -> Diagnosis:
+        """What the weights say, `refined` draws being made of the proposals."""
+        residual = self.solution.residual.view(self.weight.shape)
+        solved = ~self.weight.isnan()
+        largest = torch.where(solved, residual, -torch.inf).amax(0)
+        return Diagnosis(
+            lower_bound(self.weight),
+            log_evidence(self.weight).to(self.weight.dtype),
+            pareto_smoothed(self.weight)[1],
+            effective_size(self.weight),
+            1 - solved.double().mean(0),
+            torch.where(largest >= 0, largest, float("nan")),
+            self.error,
+            len(self.weight),
+            refined,
+        )
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -> Proposals:
+    """Draws from q, with random numbers keyed by (seed, item, draw), completes and weighs them.
+
+    Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
+    else the mean of two estimates. An item of which nothing is observed is a sample of the flow itself, of weight one,
+    as it is for `impute`.
+    """
+    batch = approximation.batch
+    size, entries = len(batch), batch.values[0].numel()
+    exact_below = min(exact_below, approximation.flow.dense_below)
+    at_once = max(1, min(_ROWS, _NUMBERS // entries**2) // size)
+    parts = [
+        _some(approximation, range(first, min(first + at_once, draws)), exact_below)
+        for first in range(0, draws, at_once)
+    ]
+    y, weight, clean, error = (torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS)
+    each = [part.solution for part in parts]
+    solution = Solution(*(torch.cat([getattr(one, f.name) for one in each]) for f in fields(Solution)))
+    error = error.square().nanmean(0).nan_to_num(0).sqrt()
+    whole = batch.observed.flatten(1).all(1)  # all draws are the same then, whatever estimates of their weight say
+    weight, error = torch.where(whole, weight.nanmean(0), weight), torch.where(whole, error / draws**0.5, error)
+    return Proposals(y, weight, solution, clean, error)
+
+
+_TENSORS = "y", "weight", "clean", "error"
+
+
+def _some(approximation: Approximation, numbers: range, exact_below: int) -> Proposals:
+    """The proposals of these numbers, with the error of each weight (k, B)."""
+    flow, batch, noise = approximation.flow, approximation.batch, approximation.noise
+    like, shape = batch.values, (len(numbers), len(batch))
+    epsilon, q = approximation.epsilon(len(numbers), "proposal", numbers.start), approximation.posterior(batch, flow)
+    empty = ~batch.observed.flatten(1).any(1)
+    x = torch.where(per_item(empty, like), epsilon, q.sample(epsilon)).flatten(0, 1)
+    completion = approximation.objective.complete(flow, batch, q, x)
+    flow, y, hidden = repeated(flow, len(batch), len(numbers)), completion.y, completion.hidden
+    prior = flow.base_log_prob(x, hidden).view(shape)
+    rest = _rest(approximation, completion, numbers, exact_below, -3)
+    error = torch.zeros_like(rest)
+    if like[0].numel() > exact_below:
+        again = _rest(approximation, completion, numbers, exact_below, -4)
+        # The mean of two estimates has a quarter of the variance of their difference.
+        rest, error = (rest + again) / 2, (rest - again) / 2
+    weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
+    solved = completion.solution.converged.view(shape)
+    clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
+    return Proposals(
+        y.view(*shape, *like.shape[1:]),
+        torch.where(solved, weight, float("nan")),
+        completion.solution,
+        clean.view(*shape, *like.shape[1:]),
+        torch.where(solved & ~empty, error, float("nan")),
+    )
+
+
+def _rest(approximation: Approximation, completion: Completion, numbers: range, exact_below: int, key: int) -> Tensor:
+    """log p₀(x^O) − log|det J^OO| (k, B); estimates are by probes of this key, and not by an item's company."""
+    batch, seed = approximation.batch, approximation.seed
+    flow = repeated(approximation.flow, len(batch), len(numbers))
+    probes: Generators = generator(seed, "proposal")
+    if batch.values[0].numel() > exact_below:
+        probes = ItemGenerators(seed, batch.index, len(numbers), key, numbers.start)
+    rest = log_evidence_term(flow, completion.y, completion.hidden, probes, exact_below)
+    return rest.view(len(numbers), len(batch))
