@@ -81,6 +81,11 @@ def optional(rule: Rule) -> Rule:
     return check
 
 
+def sign(value: Any) -> str | None:
+    """One character."""
+    return None if isinstance(value, str) and (len(value) == 1 or value == "tab") else "must be one sign"
+
+
 def flag(value: Any) -> str | None:
     """True or false."""
     return None if isinstance(value, bool) else "must be true or false"
@@ -102,6 +107,7 @@ def device(value: Any) -> str | None:
     return None if good else "must be cpu, cuda, cuda:<number> or auto"
 
 
+_SIGNS = ("delimiter", "decimal", "thousands")
 RULES: dict[str, Rule] = {
     "missing": optional(number(0, 1)),
     "epochs": optional(integer(1)),
@@ -158,6 +164,10 @@ RULES: dict[str, Rule] = {
     "dataset.path": text,
     "dataset.label": optional(either(text, integer(0))),
     "dataset.drop": optional(list_of(either(text, integer(0)))),
+    "dataset.categories": optional(list_of(either(text, integer(0)))),
+    **{f"{part}.{name}": optional(sign) for part in ("dataset", "table") for name in _SIGNS},
+    **{f"{part}.encoding": optional(text) for part in ("dataset", "table")},
+    **{f"{part}.holes": optional(list_of(either(text, number(-math.inf)))) for part in ("dataset", "table")},
     "dataset.items": integer(2),
     "dataset.spread": number(0),
     "dataset.channels": word_of("dataset.channels"),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
+from viscos.data.columns import Column, Scheme
 from viscos.data.items import Data, Units
+from viscos.data.sources.dialect import Dialect
 from viscos.data.vectors import Vectors
 
 _CONSTANT = 0.01
 """Scale of a constant column, as a share of its value: its completions stay that close to it, and nothing is divided
 by zero."""
+_LARGEST = 3.5e38
+"""Just above what single precision holds."""
 UNITS = Units(
     "standard deviations of each column's observed training values",
     "columns less their mean, over their standard deviation, both of observed training values",
@@ -23,37 +30,53 @@ UNITS = Units(
 
 @dataclass(frozen=True)
 class Scaling:
-    """x ↦ (x − center) / scale for each column, in float64: large numbers with small differences keep them."""
+    """x ↦ (x − center) / scale for each entry, in float64: large numbers with small differences keep them.
 
-    columns: tuple[str, ...]
+    It also knows what the entries are of the columns of a table, and what values these may have.
+    """
+
+    scheme: Scheme
     center: Tensor
     """(d,), float64."""
     scale: Tensor
     """(d,), float64, positive."""
     constant: tuple[str, ...] = ()
     """Those of `columns` that have one observed value alone."""
+    low: Tensor | None = None
+    """(columns,), float64: what a completion is never below; None: anything may be."""
+    high: Tensor | None = None
+    """(columns,), float64: what a completion is never above."""
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
         """Takes mean and standard deviation of the entries that `observed` (bool, N, d) marks, some in each column.
 
-        Raises `InputError`, naming the column, where these overflow.
+        Raises `InputError`, naming the column, for values beyond single precision.
         """
         count, values = observed.sum(0), data.values.double()
+        scheme = data.scheme or Scheme(tuple(map(Column, data.columns)))
+        largest = torch.where(observed, values.abs(), 0).amax(0)
+        for place in (largest > _LARGEST).nonzero().flatten().tolist():
+            cell = f"{float(largest[place]):.3g}"
+            raise InputError(
+                f"{data.column(place)} holds values as large as {cell}, beyond single precision; divide the column, "
+                f"leave such cells empty, or say that they are, {typed('dataset.holes', [cell])}"
+            )
         center = torch.where(observed, values, 0).sum(0) / count
         scale = (torch.where(observed, values - center, 0).square().sum(0) / count).sqrt()
-        for place in (~(center.isfinite() & scale.isfinite())).nonzero().flatten().tolist():
-            largest = float(torch.where(observed, values.abs(), 0)[:, place].max())
-            raise InputError(
-                f"{data.column(place)} holds values as large as {largest:.3g}, whose squares no number holds; "
-                "divide the column by its largest value, or leave such cells empty"
-            )
         # By the values themselves: the mean of equal numbers need not be that number, nor their deviation 0.
         low, high = (torch.where(observed, values, fill) for fill in (torch.inf, -torch.inf))
-        constant = (low.amin(0) == high.amax(0)) | (scale == 0)
+        low, high = low.amin(0), high.amax(0)
+        constant = (low == high) | (scale == 0)
         size = torch.where(center == 0, 1.0, center.abs())
         names = tuple(name for name, same in zip(data.columns, constant.tolist(), strict=True) if same)
-        return cls(data.columns, center, torch.where(constant, _CONSTANT * size, scale), names)
+        scale = torch.where(constant, _CONSTANT * size, scale)
+        return cls(scheme, center, scale, names, *_bounds(scheme, low, high))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the entries."""
+        return self.scheme.entries
 
     @property
     def log_scale(self) -> float:
@@ -68,20 +91,88 @@ class Scaling:
         """Values (…, d) of the model in the columns' own units, float64."""
         return values.double().cpu() * self.scale + self.center
 
+    def cells(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (…, d) of the model as numbers that the columns may have (…, columns), float64; and which were moved.
+
+        Categories by their number and whole numbers are the nearest, and all are moved into the column's range.
+        """
+        found = self.scheme.decode(self.restore(values))
+        if self.low is None or self.high is None:
+            return found, torch.zeros_like(found, dtype=torch.bool)
+        kept = torch.minimum(torch.maximum(found, self.low), self.high)
+        return kept, (kept != found) & ~found.isnan()
+
+    def known(self, observed: Tensor) -> Tensor:
+        """What is known of entries (…, d) as what is known of columns (…, columns)."""
+        return observed[..., list(self.scheme.first)]
+
     def standardised(self, data: Vectors) -> Vectors:
-        """The data as the model takes them, with what is needed to report errors in the columns' own units."""
+        """The data as the model takes them, with what is needed to report errors in the columns' own units.
+
+        Raises `InputError` for a table with other columns or categories than this scaling was fitted to.
+        """
+        if data.scheme is not None and data.scheme != self.scheme:
+            data = _as_in_training(data, data.scheme, self.scheme)
         units = replace(UNITS, columns=self.columns, scales=tuple(self.scale.tolist()))
         return replace(data, values=self.standardise(data.values), units=units)
 
     def state(self) -> dict[str, Any]:
         """The scaling as plain containers and tensors."""
         columns, constant = list(self.columns), list(self.constant)
-        return {"columns": columns, "center": self.center, "scale": self.scale, "constant": constant}
+        numbers = {"center": self.center, "scale": self.scale, "low": self.low, "high": self.high}
+        return {"columns": columns, "constant": constant, "scheme": self.scheme.state(), **numbers}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Scaling:
-        """What `state` gave."""
-        return cls(tuple(state["columns"]), state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]))
+        """What `state` gave; older checkpoints know of numbers alone, and of no range."""
+        saved = state.get("scheme")
+        scheme = Scheme(tuple(map(Column, state["columns"]))) if saved is None else Scheme.from_state(saved)
+        low, high = (None if state.get(key) is None else state[key].cpu() for key in ("low", "high"))
+        return cls(scheme, state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]), low, high)
+
+
+def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The ranges of columns (columns,) by the observed ones of their entries (d,).
+
+    That of whole numbers and of shares, all in [0, 1], is what was observed and [0, 1]; other numbers may be any of the
+    signs that were observed.
+    """
+    lows, highs = [], []
+    for column, place in zip(scheme.columns, scheme.first, strict=True):
+        least, most = float(low[place]), float(high[place])
+        if column.categories or column.format:
+            least, most = -math.inf, math.inf
+        elif not column.whole:
+            share = least >= 0 and most <= 1
+            least, most = (0.0 if least >= 0 else -math.inf), (1.0 if share else 0.0 if most <= 0 else math.inf)
+        lows.append(least)
+        highs.append(most)
+    return torch.tensor(lows, dtype=torch.float64), torch.tensor(highs, dtype=torch.float64)
+
+
+def _as_in_training(data: Vectors, theirs: Scheme, ours: Scheme) -> Vectors:
+    """A table that is read anew, and may have changed, by the scheme of training."""
+    if theirs.names != ours.names:
+        raise InputError(
+            f"{data.name!r} has the columns {', '.join(theirs.names)}, and the run was trained on "
+            f"{', '.join(ours.names)}"
+        )
+    numbers = theirs.decode(data.values)
+    for place, (found, wanted) in enumerate(zip(theirs.columns, ours.columns, strict=True)):
+        if found.levels == wanted.levels and found.format == wanted.format:
+            continue
+        written = [_text(found, value) for value in numbers[:, place].tolist()]
+        fresh = wanted.numbers(written) if wanted.levels or wanted.format else Dialect().numbers(np.array(written))
+        if (np.isnan(fresh) & ~numbers[:, place].isnan().numpy()).any():
+            raise InputError(f"column {wanted.name!r} of {data.name!r} holds other kinds of values than in training")
+        numbers[:, place] = torch.from_numpy(fresh)
+    return replace(data, values=ours.encode(numbers), columns=ours.entries, scheme=ours)
+
+
+def _text(column: Column, value: float) -> str:
+    if value != value:
+        return ""
+    return column.text(value) if column.levels or column.format else f"{value:.12g}"
 
 
 def fit_scaling(data: Data, observed: Tensor) -> Scaling | None:

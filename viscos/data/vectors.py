@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from viscos.core.errors import InputError
+from viscos.data.columns import Scheme
 from viscos.data.items import Data
 
 
@@ -17,6 +18,8 @@ class Vectors(Data):
 
     columns: tuple[str, ...] = ()
     """Names of the entries of a table, whose columns have units of their own; none for points in a space."""
+    scheme: Scheme | None = None
+    """How these entries came from the columns of a table, if they did."""
 
     def __post_init__(self) -> None:
         if self.values.dim() != 2 or self.values.dtype not in (torch.float32, torch.float64):
@@ -38,13 +41,23 @@ class Vectors(Data):
         return f"column {self.columns[position]!r}" if self.columns else f"column {position}"
 
     def positions(self, wanted: Sequence[str | int]) -> list[int]:
-        """The places of columns that are given by name, or number from 0. Raises `InputError` if one is not there."""
-        return [self._position(name) for name in wanted]
+        """The places of columns that are given by name, or number from 0. Raises `InputError` if one is not there.
 
-    def _position(self, name: str | int) -> int:
-        if str(name) in self.columns:
-            return self.columns.index(str(name))
-        if isinstance(name, int) and 0 <= name < self.shape[0]:
+        Of a table they are those of its columns, of which one may be several entries.
+        """
+        columns = self.columns if self.scheme is None else self.scheme.names
+        return [self._position(name, columns) for name in wanted]
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of the column that an entry is of (d,): they are hidden together."""
+        return tuple(range(self.shape[0])) if self.scheme is None else self.scheme.groups
+
+    def _position(self, name: str | int, columns: tuple[str, ...]) -> int:
+        many = len(columns) or self.shape[0]
+        if str(name) in columns:
+            return columns.index(str(name))
+        if isinstance(name, int) and 0 <= name < many:
             return name
-        there = f"it has {', '.join(self.columns)}, or" if self.columns else "give"
-        raise InputError(f"{self.name!r} has no column {name!r}; {there} numbers from 0 to {self.shape[0] - 1}")
+        there = f"it has {', '.join(columns)}, or" if columns else "give"
+        raise InputError(f"{self.name!r} has no column {name!r}; {there} numbers from 0 to {many - 1}")

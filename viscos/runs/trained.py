@@ -15,6 +15,7 @@ from torch import Tensor
 from viscos import runs
 from viscos.core.build import allowing
 from viscos.core.errors import InputError
+from viscos.data.columns import Column, Scheme
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling, standardised
 from viscos.linear.gaussian import Gaussian
@@ -55,9 +56,10 @@ class Trained:
         return None if saved is None else Scaling.from_state(saved)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of a table's columns, in the order of the flow's entries; none for other data."""
-        return () if self.scaling is None else self.scaling.columns
+    def scheme(self) -> Scheme:
+        """The columns that vectors stand for; plain numbers without names, where they are of no table."""
+        plain = Scheme(tuple(Column(str(place)) for place in range(math.prod(self.state["shape"]))))
+        return plain if self.scaling is None else self.scaling.scheme
 
     def standardised(self, data: Data) -> Data:
         """The data as the model takes them, in its dtype."""

@@ -19,6 +19,7 @@ from viscos.commands.assemble.saved import dataset_of, noise_of, test_masks
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
+from viscos.data.sources.dialect import dialect_of
 from viscos.data.sources.files import read_images
 from viscos.data.sources.table import Rows, read_rows
 from viscos.inference import Objective
@@ -160,9 +161,11 @@ def _items(cfg: dict[str, Any], trained: Trained, masks: Masks | None) -> Items:
         if bool(observed.all()):
             raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
         return Items(data, data.known, observed)
-    rows = read_rows(file, trained.columns, shape[0], count) if len(shape) == 1 else None
+    rows = None
+    if len(shape) == 1:
+        rows = read_rows(file, trained.scheme, count, dialect_of("table", trained.cfg.get("dataset", {}), cfg["table"]))
     data, known = read_images(file, shape, count) if rows is None else (rows.data, rows.data.known)
-    if masks is None and bool(known.all()):
+    if masks is None and bool(known.all()) and rows is None:
         raise InputError(f"{file} has no holes (NaN); say what is missing, e.g. {example} or mask=file")
     observed = known if masks is None else known & masks.of(data, "input")
     return Items(data, known, observed, rows)

@@ -27,10 +27,12 @@ class Masks:
     def of(self, data: Data, split: str) -> Tensor:
         """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""
         spec = self.spec
-        if isinstance(data, Vectors) and "columns" in spec:
+        if not isinstance(data, Vectors):
+            return build(spec, Mask)(data.shape, len(data), self.seed, split) & data.known
+        if "columns" in spec:
             spec = spec | {"columns": data.positions(spec["columns"])}
-        observed = build(spec, Mask)(data.shape, len(data), self.seed, split)
-        return observed & data.known
+        columns = build(spec, Mask)((1 + data.groups[-1],), len(data), self.seed, split)
+        return columns[:, list(data.groups)] & data.known
 
     @property
     def missing(self) -> float | None:

@@ -1,126 +1,265 @@
-"""CSV files: a header, and rows of cells that stay as they were written."""
+"""Tables with a header, CSV or Parquet: cells that are read as text, and stay as they were written."""
 
 from __future__ import annotations
 
-import csv
-import math
+import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
-from viscos.core.typed import typed
+from viscos.data.sources.dialect import Dialect
 
-HOLES = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What stands in a cell without a value, in capitals or not."""
+PARQUET = (".parquet", ".pq")
+Cells = Mapping[str, np.ndarray]
+"""New text (N,) of some columns by name; None where a cell stays as it is."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A CSV file as text."""
+    """A table of text. Subclasses know the file that it is from, and write such a file with other cells."""
 
     path: Path
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    delimiter: str
+    columns: tuple[np.ndarray, ...]
+    """Of each column its cells (N,), str, without spaces around them."""
+    dialect: Dialect
+    trailing: int
+    """Empty rows at the end of the file, which are not among the cells."""
 
-    @classmethod
-    def read(cls, path: Path) -> Sheet:
-        """Comma, semicolon or tab between cells, whichever the header has most of; blank lines are passed over.
+    def __len__(self) -> int:
+        return len(self.columns[0])
 
-        Raises `InputError` for a file that cannot be read, a header without names or with a name twice, or a row of
-        another length.
-        """
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                first = re.sub(r'"[^"]*"', "", file.readline())
-                file.seek(0)
-                delimiter = max(",;\t", key=first.count)
-                lines = [tuple(line) for line in csv.reader(file, delimiter=delimiter, strict=True) if line]
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from error
-        if not lines:
-            raise InputError(f"{path} is empty; give a header with the columns' names, and rows below it")
-        header = tuple(name.strip() for name in lines[0])
-        _check(path, header, lines[1:])
-        return cls(path, header, tuple(lines[1:]), delimiter)
+    def cells(self, name: str) -> np.ndarray:
+        """The cells (N,) of a column."""
+        return self.columns[self.header.index(name)]
 
     def head(self, limit: int | None) -> Sheet:
-        """The first `limit` rows."""
-        return Sheet(self.path, self.header, self.rows[:limit], self.delimiter)
-
-    def numbers(self, columns: Sequence[str]) -> Tensor:
-        """The columns (N, d), float64, NaN in their holes. Raises `InputError` for text, naming its column and row."""
-        places = [(name, self.header.index(name)) for name in columns]
-        cells = [[self._number(row, name, place) for name, place in places] for row in range(len(self.rows))]
-        return torch.tensor(cells, dtype=torch.float64).view(len(self.rows), len(places))
+        """The first `limit` rows; what is written has no others."""
+        if limit is None or limit >= len(self):
+            return self
+        return replace(self, columns=tuple(cells[:limit] for cells in self.columns), trailing=0)
 
     def labels(self, column: str | None) -> tuple[Tensor | None, int]:
-        """The column as classes (N,), int64, numbered in the order of their names or numbers; and how many."""
+        """The column as classes (N,), int64, numbered in the order of their numbers or names; and how many."""
         if column is None:
             return None, 0
-        place = self.header.index(column)
-        cells = [row[place].strip() for row in self.rows]
-        for row, cell in enumerate(cells):
-            if cell.lower() in HOLES:
-                raise InputError(f"{self.path}: the label in column {column!r}, row {row + 1}, is missing")
-        names = sorted(set(cells), key=lambda cell: (_float(cell) is None, _float(cell) or 0.0, cell))
-        numbers = {name: number for number, name in enumerate(names)}
-        return torch.tensor([numbers[cell] for cell in cells]), len(names)
+        cells = self.cells(column)
+        if (empty := self.dialect.empty(cells)).any():
+            row = int(empty.argmax()) + 1
+            raise InputError(f"{self.path}: the label in column {column!r}, row {row}, is missing")
+        texts = np.unique(cells)
+        order = np.lexsort((texts, np.nan_to_num(self.dialect.numbers(texts), nan=np.inf)))
+        numbers = {name: number for number, name in enumerate(texts[order])}
+        return torch.tensor([numbers[cell] for cell in cells]), len(texts)
 
-    def write(self, path: Path, columns: Sequence[str], values: Tensor, observed: Tensor) -> Path:
-        """Writes the sheet with `values` (N, d) in those cells of `columns` that are not `observed` (N, d).
-
-        All other cells keep their text. A value that is not finite leaves its cell empty.
-        """
-        places = [self.header.index(name) for name in columns]
-        rows = [list(row) for row in self.rows]
-        for item, entry in (~observed).nonzero().tolist():
-            value = float(values[item, entry])
-            rows[item][places[entry]] = f"{value:.12g}" if math.isfinite(value) else ""
-
-        def writer(temporary: Path) -> None:
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                sheet = csv.writer(file, delimiter=self.delimiter, lineterminator="\n")
-                sheet.writerows([self.header, *rows])
-
-        return atomic.write(path, writer)
-
-    def _number(self, row: int, name: str, place: int) -> float:
-        cell = self.rows[row][place].strip()
-        if cell.lower() in HOLES:
-            return math.nan
-        number = _float(cell)
-        if number is None or not math.isfinite(number):
-            what = f"holds {cell!r} in row {row + 1}, which is no finite number"
-            raise InputError(
-                f"{self.path}: column {name!r} {what}; leave the column out ({typed('dataset.drop', [name])} in "
-                "training), "
-                "or leave the cell empty where the value is missing"
-            )
-        return number
+    def write(self, path: Path, cells: Cells) -> Path:
+        """Writes a file of the same kind, with `cells` in the place of some, and every other one as it was."""
+        raise NotImplementedError
 
 
-def _float(cell: str) -> float | None:
+@dataclass(frozen=True)
+class TextSheet(Sheet):
+    """A file of text with a delimiter between cells."""
+
+    text: str
+    spans: np.ndarray
+    """Where a cell stands in `text` (N + 1, d, 2): the header's, then those of each row."""
+    encoding: str
+    mark: bytes
+    """The byte-order mark at the beginning of the file, if there is one."""
+
+    def write(self, path: Path, cells: Cells) -> Path:
+        """Bytes between cells, and those of cells that stay, are those of the file that was read."""
+        changed = []
+        for name, new in cells.items():
+            place = self.header.index(name)
+            changed += [
+                (*self.spans[row + 1, place], self._quoted(cell)) for row, cell in enumerate(new) if cell is not None
+            ]
+        pieces, at, end = [], 0, self._end()
+        for first, last, cell in sorted(changed):
+            pieces += [self.text[at:first], cell]
+            at = int(last)
+        try:
+            data = self.mark + "".join([*pieces, self.text[at:end]]).encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise InputError(f"{self.path} is {self.encoding}, which has no {error.object[error.start]!r}") from None
+        return atomic.write(path, lambda temporary: temporary.write_bytes(data))
+
+    def _end(self) -> int:
+        """Where the rows end that are kept: the file's end, unless it is cut."""
+        if len(self) + self.trailing == len(self.spans) - 1:
+            return len(self.text)
+        last = int(self.spans[len(self), -1, 1])
+        end = _LINE_END.match(self.text, last)
+        return end.end() if end else last
+
+    def _quoted(self, cell: str) -> str:
+        assert self.dialect.delimiter is not None
+        special = any(sign in cell for sign in (self.dialect.delimiter, '"', "\n", "\r"))
+        return '"' + cell.replace('"', '""') + '"' if special else cell
+
+
+@dataclass(frozen=True)
+class ParquetSheet(Sheet):
+    """A Parquet file, whose columns keep their types."""
+
+    table: Any
+    """Of pyarrow."""
+
+    def write(self, path: Path, cells: Cells) -> Path:
+        """A new cell is of its column's type; raises `InputError` for one that cannot be."""
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+
+        table = self.table.slice(0, len(self) + self.trailing)
+        for name, new in cells.items():
+            place = self.header.index(name)
+            field = table.schema.field(place)
+            try:
+                fresh = arrow.array([*new, *[None] * self.trailing], arrow.string()).cast(field.type)
+            except arrow.ArrowInvalid as error:
+                raise InputError(f"{self.path}: a new cell of {name!r} is no {field.type}: {error}") from error
+            there = arrow.array([*(cell is not None for cell in new), *[False] * self.trailing])
+            table = table.set_column(place, field, arrow.compute.if_else(there, fresh, table.column(place)))
+        return atomic.write(path, lambda temporary: parquet.write_table(table, temporary))
+
+
+def read_sheet(path: Path, dialect: Dialect) -> Sheet:
+    """A CSV or Parquet file. Empty rows at its end are left out and counted; blank lines are passed over.
+
+    Raises `InputError` for a file that cannot be read, a header without names or with a name twice, or a row of another
+    length.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}")
+    return _read_parquet(path, dialect) if path.suffix.lower() in PARQUET else _read_text(path, dialect)
+
+
+def _read_text(path: Path, dialect: Dialect) -> TextSheet:
+    import pandas
+
     try:
-        return float(cell)
-    except ValueError:
-        return None
+        text, encoding, mark = dialect.decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if dialect.delimiter is None:
+        first = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
+        marks = [sign for sign in ",;\t" if sign != dialect.decimal or ";" not in first and "\t" not in first]
+        dialect = replace(dialect, delimiter=max(marks, key=first.count))
+    assert dialect.delimiter is not None
+    spans = _spans(text, dialect.delimiter)
+    if not spans:
+        raise InputError(f"{path} is empty; give a header with the columns' names, and rows below it")
+    _check_lengths(path, spans)
+    try:
+        frame = pandas.read_csv(
+            io.StringIO(text),
+            sep=dialect.delimiter,
+            header=None,
+            dtype=str,
+            na_filter=False,
+            index_col=False,
+            engine="c",
+            skip_blank_lines=True,
+        )
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from error
+    if frame.shape != (len(spans), len(spans[0])):
+        raise InputError(f"{path} cannot be read as CSV: its quotes do not pair; a quote in a cell is written twice")
+    every = [np.array([cell.strip() for cell in frame[k]], dtype=object) for k in range(frame.shape[1])]
+    header, columns = tuple(str(cells[0]) for cells in every), [cells[1:] for cells in every]
+    _check_header(path, header, dialect)
+    columns, trailing = _without_trailing(columns)
+    return TextSheet(path, header, columns, dialect, trailing, text, np.array(spans), encoding, mark)
 
 
-def _check(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    if all(_float(name) is not None for name in header):
+def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        raise InputError(f"{path} needs pyarrow: pip install 'viscos[parquet]', or save it as CSV") from None
+    dialect = replace(dialect, decimal=".", thousands=None)  # numbers are numbers there
+    try:
+        table = parquet.read_table(path)
+        found = [_texts(table.column(k)) for k in range(table.num_columns)]
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from error
+    if not found:
+        raise InputError(f"{path} has no columns")
+    header = tuple(str(name) for name in table.column_names)
+    _check_header(path, header, dialect)
+    columns, trailing = _without_trailing(found)
+    return ParquetSheet(path, header, columns, dialect, trailing, table)
+
+
+def _texts(column: Any) -> np.ndarray:
+    """A column of Parquet as the cells of a CSV."""
+    return np.array(["" if value is None else _text(value) for value in column.to_pylist()], dtype=object)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value).strip()
+
+
+_BLANK = {"\t": re.compile(r" *(\r\n|\n|\r|$)")}
+_BLANK_ELSE = re.compile(r"[ \t]*(\r\n|\n|\r|$)")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def _spans(text: str, delimiter: str) -> list[list[tuple[int, int]]]:
+    """Where the cells of each line stand that is not blank; a quoted cell may hold line ends."""
+    cell = re.compile(rf'(?:"(?:[^"]|"")*")?[^{re.escape(delimiter)}\r\n]*')
+    blank, at, rows = _BLANK.get(delimiter, _BLANK_ELSE), 0, []
+    while at < len(text):
+        if passed := blank.match(text, at):
+            at = passed.end()
+            continue
+        row = []
+        while True:
+            found = cell.match(text, at)
+            assert found is not None  # of any text, if need be of none of it
+            row.append(found.span())
+            at = found.end()
+            if not text.startswith(delimiter, at):
+                break
+            at += len(delimiter)
+        end = _LINE_END.match(text, at)
+        at = end.end() if end else at
+        rows.append(row)
+    return rows
+
+
+def _check_lengths(path: Path, spans: list[list[tuple[int, int]]]) -> None:
+    for number, row in enumerate(spans):
+        if len(row) != len(spans[0]):
+            raise InputError(f"{path}: row {number} has {len(row)} cells, and the header {len(spans[0])}")
+
+
+def _check_header(path: Path, header: tuple[str, ...], dialect: Dialect) -> None:
+    if not np.isnan(dialect.numbers(np.array(header))).any():
         raise InputError(f"{path} begins with numbers; give it a header, a line with the columns' names")
     for place, name in enumerate(header):
         if not name:
             raise InputError(f"{path}: column {place + 1} has no name in the header; name it, or leave it out")
         if name in header[:place]:
             raise InputError(f"{path} has two columns {name!r}; give each its own name")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise InputError(f"{path}: row {number} has {len(row)} cells, and the header {len(header)}")
+
+
+def _without_trailing(columns: list[np.ndarray]) -> tuple[tuple[np.ndarray, ...], int]:
+    """The columns without the rows at their end that are empty, and how many those are."""
+    rows = kept = len(columns[0])
+    while len(columns) > 1 and kept and all(columns[k][kept - 1] == "" for k in range(len(columns))):
+        kept -= 1
+    return tuple(cells[:kept] for cells in columns), rows - kept

@@ -1,7 +1,8 @@
-"""Tables of numbers: CSV with a header, or an array (N, d) in .npy or .npz; empty cells and NaN are holes."""
+"""Tables: CSV or Parquet with a header, or an array (N, d) in .npy or .npz; empty cells and NaN are holes."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,47 +13,63 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
+from viscos.data.columns import Column, Scheme, column_of_numbers, column_of_text
 from viscos.data.items import held_out
 from viscos.data.sources.array import LABELS, find, read_arrays
-from viscos.data.sources.sheet import Sheet
+from viscos.data.sources.dialect import Dialect
+from viscos.data.sources.sheet import PARQUET, Sheet, read_sheet
 from viscos.data.vectors import Vectors
 
 ARRAYS = ("values", "data", "x", "table")
 """Names under which an `.npz` may hold its table; one that holds a single array may call it anything."""
-TABLES = (".csv", ".tsv", ".txt")
-"""Endings of tables with a header."""
+TEXTS = (".csv", ".tsv", ".txt")
+"""Endings of text with a header."""
 Name = str | int
 
 
-def table(split: str, *, path: str | Path, label: Name | None = None, drop: Sequence[Name] | None = None) -> Vectors:
+def table(
+    split: str,
+    *,
+    path: str | Path,
+    label: Name | None = None,
+    drop: Sequence[Name] | None = None,
+    categories: Sequence[Name] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    encoding: str | None = None,
+    holes: Sequence[str | float] | None = None,
+) -> Vectors:
     """Rows of a table, in their columns' own units; a tenth of them, always the same, is for testing.
 
-    `label` is a column with classes, `drop` are columns to leave out; those of an array are numbered from 0, and an
-    `.npz` may have its classes in `labels` or `y`. Raises `InputError` for a file that cannot be read, a column that is
-    not there, has text or has no value at all, and a table of fewer than two rows.
+    `label` is a column with classes, `drop` are columns to leave out, `categories` those whose numbers are none; those
+    of an array are numbered from 0, and an `.npz` may have its classes in `labels` or `y`. The other settings are those
+    of `Dialect`. Raises `InputError` for a file that cannot be read, a column that is not there, that mixes text and
+    numbers or has no value at all, and a table of fewer than two rows.
     """
-    source = _read(Path(path).expanduser())
+    dialect = Dialect(delimiter, decimal or ".", thousands, encoding, tuple(map(str, holes or ())))
+    source = _read(Path(path).expanduser(), dialect)
     left_out = [_there(source, name, "drop") for name in drop or ()]
+    named = [_there(source, name, "categories") for name in categories or ()]
     classes = None if label is None else _there(source, label, "label")
-    columns = tuple(name for name in source.header if name != classes and name not in left_out)
-    if not columns:
+    names = tuple(name for name in source.header if name != classes and name not in left_out)
+    if not names:
         raise InputError(f"{path} has no column left to learn from")
-    values = source.numbers(columns)
-    if len(values) < 2:
-        many = f"{len(values)} row{'s' * (len(values) != 1)}"
+    if len(source) < 2:
+        many = f"{len(source)} row{'s' * (len(source) != 1)}"
         raise InputError(f"{path} has {many}; a training and a test split need at least 2")
-    empty = values.isnan().all(0)
-    if bool(empty.any()):
-        name = columns[int(empty.nonzero()[0])]
-        raise InputError(f"{path}: column {name!r} has no values; leave it out, {typed('dataset.drop', [name])}")
+    columns, numbers = zip(*(_learnt(source, name, name in named) for name in names), strict=True)
+    scheme = Scheme(columns)
+    values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
-    return Vectors(source.path.stem, values[rows], None if labels is None else labels[rows], count, columns=columns)
+    picked = None if labels is None else labels[rows]
+    return Vectors(source.path.stem, values[rows], picked, count, columns=scheme.entries, scheme=scheme)
 
 
 def header(path: str | Path) -> tuple[str, ...]:
     """Names of a table's columns; numbers, where they have none."""
-    return _read(Path(path).expanduser()).header
+    return _read(Path(path).expanduser(), Dialect()).header
 
 
 @dataclass(frozen=True)
@@ -61,30 +78,37 @@ class Rows:
 
     data: Vectors
     sheet: Sheet | None
-    """The CSV that they are from, if they are from one."""
+    """The table of text that they are from, if they are from one."""
     names: tuple[str, ...]
     """Their columns in `sheet`."""
 
 
-def read_rows(path: str | Path, columns: Sequence[str], d: int, limit: int | None = None) -> Rows:
-    """The first `limit` rows of a file, for a flow of `d` entries that was trained on `columns`, if these had names.
+def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialect: Dialect | None = None) -> Rows:
+    """The first `limit` rows of a file, for a flow that was trained on the columns of `scheme`.
 
-    A CSV may have its columns in another order, and others beside them. Where the flow was trained without names, it
-    has `d` columns in the order of training, as an array always does. Raises `InputError` as `table` does.
+    A table with a header may have its columns in another order, and others beside them. Where the flow was trained
+    without names, or the file has none, they stand in the order of training. Raises `InputError` as `table` does, and
+    for a category that was not among those of training.
     """
-    source = _read(Path(path).expanduser())
-    nameless = all(name.isdigit() for name in columns)
-    names = source.header if isinstance(source, _Array) or nameless else tuple(columns)
+    source = _read(Path(path).expanduser(), dialect or Dialect(part="table"))
+    nameless = all(name.isdigit() for name in scheme.names)
+    names = source.header if isinstance(source, _Array) or nameless else scheme.names
     for name in names:
         if name not in source.header:
-            raise InputError(f"{path} lacks the column {name!r}; the flow was trained on {', '.join(columns)}")
-    if len(names) != d:
-        raise InputError(f"{path} has {len(names)} columns, the flow takes {d}")
-    values = source.numbers(names)[:limit]
-    if not len(values):
+            near = difflib.get_close_matches(name, source.header, 1)
+            raise InputError(
+                f"{path} lacks the column {name!r}; the flow was trained on {', '.join(scheme.names)}, and the file "
+                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
+            )
+    if len(names) != len(scheme.columns):
+        raise InputError(f"{path} has {len(names)} columns, the flow takes {len(scheme.columns)}")
+    source = source.head(limit)
+    if not len(source):
         raise InputError(f"{path} has no rows")
-    sheet = source.head(limit) if isinstance(source, Sheet) else None
-    return Rows(Vectors(source.path.stem, values, None, 0, columns=tuple(columns)), sheet, names)
+    numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
+    values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
+    sheet = source if isinstance(source, Sheet) else None
+    return Rows(Vectors(source.path.stem, values, None, 0, columns=scheme.entries, scheme=scheme), sheet, names)
 
 
 @dataclass(frozen=True)
@@ -92,19 +116,25 @@ class _Array:
     """A table without names: its columns are called by their numbers."""
 
     path: Path
-    values: Tensor
+    values: np.ndarray
     """(N, d), float64."""
     classes: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     @property
     def header(self) -> tuple[str, ...]:
         return tuple(str(k) for k in range(self.values.shape[1]))
 
-    def numbers(self, columns: Sequence[str]) -> Tensor:
-        return self.values[:, [int(name) for name in columns]]
+    def column(self, name: str) -> np.ndarray:
+        return self.values[:, int(name)]
+
+    def head(self, limit: int | None) -> _Array:
+        return _Array(self.path, self.values[:limit], self.classes)
 
     def labels(self, column: str | None) -> tuple[Tensor | None, int]:
-        found = self.classes if column is None else self.values[:, int(column)].numpy()
+        found = self.classes if column is None else self.column(column)
         if found is None:
             return None, 0
         if np.issubdtype(found.dtype, np.floating) and np.isnan(found).any():
@@ -114,21 +144,103 @@ class _Array:
         return torch.from_numpy(numbers.astype(np.int64)), len(names)
 
 
-def _read(path: Path) -> Sheet | _Array:
-    if path.suffix.lower() in TABLES:
-        if not path.is_file():
-            raise InputError(f"there is no file {str(path)!r}")
-        return Sheet.read(path)
+def _read(path: Path, dialect: Dialect) -> Sheet | _Array:
+    if path.suffix.lower() in (*TEXTS, *PARQUET):
+        return read_sheet(path, dialect)
     if path.suffix.lower() not in (".npy", ".npz"):
-        raise InputError(f"{str(path)!r} is no table; give .csv with a header, .npy or .npz")
+        raise InputError(f"{str(path)!r} is no table; give .csv with a header, .parquet, .npy or .npz")
     arrays = read_arrays(path)
     values = arrays[find(arrays, ARRAYS, path, "table")]
     if values.ndim != 2 or not values.shape[1] or not (np.issubdtype(values.dtype, np.number) or values.dtype == bool):
         raise InputError(f"{path} holds {values.dtype} of shape {values.shape}; give numbers of shape (rows, columns)")
     if np.iscomplexobj(values):
         raise InputError(f"{path} holds complex numbers; give real ones")
+    values = values.astype(np.float64)
+    holes = [number for number in map(float, map(_or_nan, dialect.holes)) if number == number]
+    if np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0]
+        raise InputError(f"{path} has an infinite value, in row {row + 1}, column '{column}'; give NaN for a hole")
+    values = np.where(np.isin(values, holes), np.nan, values)
     classes = next((arrays[key] for key in LABELS if key in arrays and len(arrays) > 1), None)
-    return _Array(path, torch.from_numpy(values.astype(np.float64)), classes)
+    return _Array(path, values, classes)
+
+
+def _or_nan(word: str) -> float:
+    return float(Dialect().numbers(np.array([word]))[0])
+
+
+def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column, np.ndarray]:
+    """What a column of training data is, and its numbers (N,), NaN in holes."""
+    if isinstance(source, _Array):
+        there = source.column(name)
+        empty = np.isnan(there)
+    else:
+        cells, dialect = source.cells(name), source.dialect
+        empty = dialect.empty(cells)
+        there = dialect.numbers(cells)
+        there[empty] = np.nan
+    if empty.all():
+        raise InputError(f"{source.path}: column {name!r} has no values; leave it out, {typed('dataset.drop', [name])}")
+    try:
+        odd = ~empty & np.isnan(there)
+        if not odd.any():
+            return column_of_numbers(name, there, categories)
+        assert isinstance(source, Sheet)
+        if not categories and (not (odd | empty).all() or _like_numbers(cells[odd], dialect)):
+            _refuse(source, name, int(odd.argmax()))
+        column = column_of_text(name, cells[~empty])
+        return column, column.numbers(cells)
+    except InputError as error:
+        if str(source.path) in str(error):
+            raise
+        raise InputError(f"{source.path}: {error}; leave the column out, {typed('dataset.drop', [name])}") from None
+
+
+def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
+    """The numbers (N,) of a column that is known from training, NaN in holes."""
+    if isinstance(source, _Array):
+        there = source.column(name)
+        if not column.categories:
+            return there
+        cells = np.array([f"{value:.12g}" for value in there], dtype=object)
+        empty = np.isnan(there)
+    else:
+        cells, dialect = source.cells(name), source.dialect
+        empty, there = dialect.empty(cells), dialect.numbers(cells)
+    if column.categories or column.format:
+        found = column.numbers(cells)
+        same = column.numbers(np.array([f"{value:.12g}" for value in there], dtype=object))  # 1.0 is 1
+        found = np.where(np.isnan(found), same, found)
+    else:
+        found = there
+    odd = ~empty & np.isnan(found)
+    if odd.any():
+        row = int(odd.argmax())
+        if column.categories:
+            known = ", ".join(map(repr, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
+            what = f"{cells[row]!r} in row {row + 1}, which is no category of the training data ({known})"
+            raise InputError(f"{source.path}: column {name!r} holds {what}; empty the cell, or write it as there")
+        assert isinstance(source, Sheet)
+        _refuse(source, name, row, column.format)
+    return np.where(empty, np.nan, found)
+
+
+def _like_numbers(cells: np.ndarray, dialect: Dialect) -> bool:
+    """Whether all would be numbers if they were written otherwise, or are infinite."""
+    words = ("inf", "infinity")
+    return all(dialect.advice(cell) or cell.lower().lstrip("+-") in words for cell in cells)
+
+
+def _refuse(source: Sheet, name: str, row: int, format: str = "") -> None:
+    cell = str(source.cells(name)[row])
+    what = f"no date like {format}" if format else "no finite number"
+    advice = "" if format else source.dialect.advice(cell)
+    raise InputError(
+        f"{source.path}: column {name!r} holds {cell!r} in row {row + 1}, which is {what}; "
+        + (f"{advice}, or " if advice else "")
+        + f"leave the column out ({typed('dataset.drop', [name])} in training), or leave the cell empty where the value "
+        "is missing"
+    )
 
 
 def _there(source: Sheet | _Array, name: Name, key: str) -> str:

@@ -1,0 +1,192 @@
+"""Columns of a table: what their cells mean as numbers, and how a number is written in a cell."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.core.errors import InputError
+
+MOST = 50
+"""Categories that a column may have."""
+FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%d.%m.%Y %H:%M",
+)
+"""How dates may be written, for `datetime.strptime`."""
+_DAY = 86400
+_BEGIN = datetime.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: real numbers, unless one of these says more."""
+
+    name: str
+    whole: bool = False
+    """Whether all its numbers are whole."""
+    levels: tuple[str, ...] = ()
+    """Of a column of categories, which number k stands for the k-th."""
+    format: str = ""
+    """Of a column of dates, as days since 1970."""
+
+    @property
+    def categories(self) -> bool:
+        """Whether its numbers stand for categories."""
+        return bool(self.levels)
+
+    def numbers(self, cells: Sequence[str]) -> np.ndarray:
+        """Cells of text (N,) of categories or dates as numbers, float64; NaN for what is none."""
+        if self.format:
+            return np.array([_days(cell, self.format) for cell in cells])
+        codes = {level: float(code) for code, level in enumerate(self.levels)}
+        return np.array([codes.get(cell, math.nan) for cell in cells])
+
+    def text(self, value: float) -> str:
+        """A category or a date as a cell."""
+        if self.format:
+            unit = 1 if "%S" in self.format else 60 if "%H" in self.format else _DAY
+            seconds = round(value * _DAY / unit) * unit
+            return (_BEGIN + datetime.timedelta(seconds=seconds)).strftime(self.format)
+        return self.levels[int(value)]
+
+    def state(self) -> dict[str, Any]:
+        """The column as plain containers."""
+        return asdict(self) | {"levels": list(self.levels)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Column:
+        """What `state` gave."""
+        return cls(**(state | {"levels": tuple(state["levels"])}))
+
+
+def column_of_numbers(name: str, values: np.ndarray, categories: bool = False) -> tuple[Column, np.ndarray]:
+    """The column that the numbers (N,), NaN in holes, are of, and they as it has them; 0 and 1 alone are categories.
+
+    With `categories`, each number that occurs is one. Raises `InputError` for too many of them.
+    """
+    there = values[~np.isnan(values)]
+    found = np.unique(there)
+    if categories or (len(found) == 2 and (found == [0, 1]).all()):
+        if len(found) > MOST:
+            raise InputError(f"column {name!r} has {len(found)} different numbers; at most {MOST} can be categories")
+        column = Column(name, levels=tuple(f"{value:.12g}" for value in found))
+        return column, np.where(np.isnan(values), math.nan, np.searchsorted(found, values).astype(np.float64))
+    return Column(name, whole=bool(len(there) and (there == np.round(there)).all())), values
+
+
+def column_of_text(name: str, cells: np.ndarray) -> Column:
+    """The column that the cells (n,), none of them empty, are of: dates, or categories in the order of the alphabet.
+
+    Raises `InputError` for dates that can be read in two ways, and for more different texts than categories may be.
+    """
+    different = sorted(set(cells))
+    formats = [each for each in FORMATS if not any(math.isnan(_days(cell, each)) for cell in different)]
+    if len(formats) > 1:
+        raise InputError(
+            f"column {name!r} has dates such as {different[0]!r}, whose day and month cannot be told apart; "
+            "write them like 2024-12-31"
+        )
+    if formats:
+        return Column(name, format=formats[0])
+    if len(different) > min(MOST, max(2, len(cells) // 2)):
+        raise InputError(
+            f"column {name!r} holds {len(different)} different texts in {len(cells)} rows, such as {different[0]!r}, "
+            "which is too many for categories"
+        )
+    return Column(name, levels=tuple(different))
+
+
+def _days(cell: str, format: str) -> float:
+    try:
+        return (datetime.datetime.strptime(cell, format) - _BEGIN).total_seconds() / _DAY
+    except ValueError:
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The columns of a table as entries of a vector, and back.
+
+    A column of numbers or dates is one entry, and so is one of two categories, as 0 and 1. One of C > 2 categories is C
+    entries, of which that of its category is 1 and the others 0; they are known together or not at all.
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entries (d,)."""
+        return tuple(name for column in self.columns for name in _entries(column))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of the column that an entry is of (d,)."""
+        return tuple(number for number, column in enumerate(self.columns) for _ in _entries(column))
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The number of the first entry of each column."""
+        groups = self.groups
+        return tuple(groups.index(number) for number in range(len(self.columns)))
+
+    def encode(self, numbers: Tensor) -> Tensor:
+        """Numbers (N, columns), NaN in holes, as entries (N, d), float64."""
+        parts = []
+        for number, column in enumerate(self.columns):
+            values = numbers[:, number, None].double()
+            if (many := len(_entries(column))) > 1:
+                hot = (values == torch.arange(many)).double()
+                values = torch.where(values.isnan(), values, hot)
+            parts.append(values)
+        return torch.cat(parts, 1)
+
+    def decode(self, values: Tensor) -> Tensor:
+        """Entries (…, d) as numbers (…, columns): the nearest category or whole number; NaN where an entry is NaN."""
+        parts, at = [], 0
+        for column in self.columns:
+            many = len(_entries(column))
+            own = values[..., at : at + many]
+            at += many
+            if many > 1:
+                found = torch.where(own.isnan().any(-1), math.nan, own.nan_to_num().argmax(-1).to(own.dtype))
+            else:
+                found = own[..., 0]
+                found = found.round().clamp(0, len(column.levels) - 1) if column.levels else found
+                found = found.round() if column.whole else found
+            parts.append(found)
+        return torch.stack(parts, -1)
+
+    def state(self) -> list[dict[str, Any]]:
+        """The scheme as plain containers."""
+        return [column.state() for column in self.columns]
+
+    @classmethod
+    def from_state(cls, state: list[dict[str, Any]]) -> Scheme:
+        """What `state` gave."""
+        return cls(tuple(map(Column.from_state, state)))
+
+
+def _entries(column: Column) -> tuple[str, ...]:
+    if len(column.levels) <= 2:
+        return (column.name,)
+    return tuple(f"{column.name}={level}" for level in column.levels)
