@@ -164,6 +164,7 @@ RULES: dict[str, Rule] = {
     "dataset.path": text,
     "dataset.label": optional(either(text, integer(0))),
     "dataset.drop": optional(list_of(either(text, integer(0)))),
+    "table": lambda value: None if isinstance(value, dict) else "must be settings, e.g. table.decimal=,",
     "dataset.categories": optional(list_of(either(text, integer(0)))),
     **{f"{part}.{name}": optional(sign) for part in ("dataset", "table") for name in _SIGNS},
     **{f"{part}.encoding": optional(text) for part in ("dataset", "table")},

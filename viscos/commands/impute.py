@@ -37,6 +37,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     job = imputing(cfg)
     if line := job.choice.line(job.posterior(job.data.values[:1])):
         print(line, flush=True)
+    for note in job.data.notes:
+        print(note, flush=True)
     print(hidden_share(job.items.observed, "items"), flush=True)
     if job.idle:
         print(job.idle, flush=True)
@@ -108,7 +110,8 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
         began = time.monotonic()
         _fit(job, conditional, log, int(rows[0]))
     fitted = time.monotonic()
-    done = conditional.completions(job.draws, antithetic=True)
+    # The draws of a table serve multiple imputation, whose between-variance wants them independent of each other.
+    done = conditional.completions(job.draws, antithetic=job.items.rows is None)
     drawn = time.monotonic()
     if fits or not flow.deep:
         bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.tables import Filled
 
 
 @dataclass(frozen=True)
 class Completed:
-    """The items of a job, completed: in the data's own units, on the CPU, what is observed as it was given."""
+    """The items of a job, completed: in the data's own units, of a table by its columns, on the CPU, what is observed as it was given."""
 
     draws: Tensor
     """(K, N, …); NaN where the solve failed."""
     mean: Tensor
     """Of the draws that were solved (N, …)."""
+    known: Tensor
+    """(N, …), bool, true where there is a value."""
     observed: Tensor
     """(N, …), bool, true where a value was known and used."""
     solved: Tensor
@@ -33,9 +36,7 @@ def write(job: Imputing, done: Completed) -> list[str]:
 
 
 def _table(job: Imputing, done: Completed) -> list[str]:
-    """The table with its empty cells filled, if it is a file with a header."""
+    """The tables of a file with a header."""
     rows = job.items.rows
-    if rows is None or rows.sheet is None:
-        return []
-    rows.sheet.write(job.run_dir / "completed.csv", rows.names, done.mean, done.observed)
-    return ["completed.csv"]
+    assert rows is not None
+    return Filled(rows, job.trained.scheme, done.mean, done.draws, done.known, done.observed).write(job.run_dir)

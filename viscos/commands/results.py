@@ -11,6 +11,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.outputs import Completed, write
+from viscos.commands.tables import clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.solution import Solution
@@ -162,24 +163,28 @@ def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
 def save(job: Imputing, done: Results) -> list[str]:
     """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
     items, scaling = job.items, job.trained.scaling
-    values, observed = items.data.values, items.observed
+    values, known, observed = items.data.values, items.known, items.observed
+    if scaling is not None:
+        values, known, observed = scaling.scheme.decode(values), scaling.known(known), scaling.known(observed)
 
-    def own(y: Tensor) -> Tensor:
-        y = y.cpu() if scaling is None else scaling.restore(y)
+    def kept(y: Tensor) -> Tensor:
+        y = y.cpu() if scaling is None else scaling.cells(y)[0]
         return torch.where(observed, values, y.to(values.dtype))
 
-    completed = Completed(
-        own(done.draws.draws), own(done.draws.mean()), observed, done.draws.ok.cpu(), done.draws.paired
-    )
+    draws = kept(done.draws.draws)
+    mean = kept(done.draws.mean()) if scaling is None else torch.where(observed, values, draws.nanmean(0))
+    if scaling is not None and (line := clamped(scaling, done.draws.draws, observed)):
+        print(line, flush=True)
+    completed = Completed(draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired)
     arrays: dict[str, Any] = {
         "draws": completed.draws.numpy(),
         "mean": completed.mean.numpy(),
         "observed": observed.numpy(),
         "solved": completed.solved.numpy(),
         "values": torch.where(observed, values, float("nan")).numpy(),
-        "truth": items.truth.numpy(),
+        "truth": torch.where(known, values, float("nan")).numpy(),
     }
     if done.before is not None:
-        arrays["first_iteration_draw"] = own(done.before.draws[0]).numpy()
+        arrays["first_iteration_draw"] = kept(done.before.draws[0]).numpy()
     atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
     return write(job, completed)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from viscos.core import atomic
 from viscos.data.columns import Column, Scheme
+from viscos.data.scaling import Scaling
 from viscos.data.sources.sheet import Cells
 from viscos.data.sources.table import Rows
 
@@ -127,6 +128,18 @@ class Filled:
         """The cell of the table, if it has a value."""
         assert self.rows.sheet is not None
         return str(self.rows.sheet.cells(self.rows.names[place])[row]) if bool(self.known[row, place]) else ""
+
+
+def clamped(scaling: Scaling, drawn: Tensor, observed: Tensor) -> str:
+    """A line: in which columns draws (K, N, d) of the model were moved into the range of training, if any were.
+
+    `observed` (N, columns) is bool.
+    """
+    moved = (scaling.cells(drawn)[1] & ~observed).flatten(0, 1).sum(0)
+    total = (~observed).sum(0) * len(drawn)
+    counts = zip(scaling.scheme.names, moved.tolist(), total.tolist(), strict=True)
+    found = [f"{name} ({many} of {all})" for name, many, all in counts if many]
+    return f"draws moved into the range of training: {', '.join(found)}" if found else ""
 
 
 def _lists(values: Tensor, where: Tensor, place: int) -> tuple[list[float], list[bool]]:

@@ -76,6 +76,8 @@ def _announce(job: Training) -> None:
         print(hidden_share(observed, f"{split} items"), flush=True)
     if job.idle:
         print(job.idle, flush=True)
+    for note in job.test.notes:
+        print(note, flush=True)
     if job.scaling is not None and job.scaling.constant:
         print(f"constant in the training data: {', '.join(job.scaling.constant)}", flush=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class Column:
         """Whether its numbers stand for categories."""
         return bool(self.levels)
 
-    def numbers(self, cells: Sequence[str]) -> np.ndarray:
+    def numbers(self, cells: Iterable[str]) -> np.ndarray:
         """Cells of text (N,) of categories or dates as numbers, float64; NaN for what is none."""
         if self.format:
             return np.array([_days(cell, self.format) for cell in cells])
@@ -130,12 +130,12 @@ class Scheme:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Names of the entries (d,)."""
+        """The names of the entries (d,)."""
         return tuple(name for column in self.columns for name in _entries(column))
 
     @property
@@ -149,6 +149,13 @@ class Scheme:
         groups = self.groups
         return tuple(groups.index(number) for number in range(len(self.columns)))
 
+    def about(self) -> tuple[str, ...]:
+        """A line on the columns that are not of real numbers, if there are any."""
+        found = [f"{c.name} ({len(c.levels)} categories)" for c in self.columns if c.levels]
+        found += [f"{c.name} (whole numbers)" for c in self.columns if c.whole]
+        found += [f"{c.name} (dates)" for c in self.columns if c.format]
+        return (f"columns: {', '.join(found[:20])}{', …' * (len(found) > 20)}",) if found else ()
+
     def encode(self, numbers: Tensor) -> Tensor:
         """Numbers (N, columns), NaN in holes, as entries (N, d), float64."""
         parts = []
@@ -161,7 +168,7 @@ class Scheme:
         return torch.cat(parts, 1)
 
     def decode(self, values: Tensor) -> Tensor:
-        """Entries (…, d) as numbers (…, columns): the nearest category or whole number; NaN where an entry is NaN."""
+        """Entries (…, d) as numbers (…, columns), the nearest category of categories; NaN where an entry is NaN."""
         parts, at = [], 0
         for column in self.columns:
             many = len(_entries(column))
@@ -172,7 +179,6 @@ class Scheme:
             else:
                 found = own[..., 0]
                 found = found.round().clamp(0, len(column.levels) - 1) if column.levels else found
-                found = found.round() if column.whole else found
             parts.append(found)
         return torch.stack(parts, -1)
 

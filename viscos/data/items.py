@@ -46,6 +46,8 @@ class Data:
     classes: int
     """Number of classes; 0 without labels."""
     units: Units = OWN
+    notes: tuple[str, ...] = ()
+    """Lines on what was found in reading them, for whoever is to know."""
 
     def __post_init__(self) -> None:
         if self.labels is not None and (self.labels.dtype != torch.int64 or len(self.labels) != len(self.values)):

@@ -97,6 +97,8 @@ class Scaling:
         Categories by their number and whole numbers are the nearest, and all are moved into the column's range.
         """
         found = self.scheme.decode(self.restore(values))
+        whole = torch.tensor([column.whole for column in self.scheme.columns])
+        found = torch.where(whole, found.round(), found)
         if self.low is None or self.high is None:
             return found, torch.zeros_like(found, dtype=torch.bool)
         kept = torch.minimum(torch.maximum(found, self.low), self.high)

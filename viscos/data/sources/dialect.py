@@ -85,9 +85,7 @@ class Dialect:
         for signs in ({"decimal": ","}, {"decimal": ".", "thousands": ","}, {"decimal": ",", "thousands": "."}):
             other = Dialect(decimal=signs["decimal"], thousands=signs.get("thousands"))
             if not math.isnan(other._number(cell)):
-                words = [
-                    typed(f"{self.part}.{key}", sign) for key, sign in signs.items() if sign != getattr(self, key)
-                ]
+                words = [typed(f"{self.part}.{key}", sign) for key, sign in signs.items() if sign != getattr(self, key)]
                 return f"if it is one, say {' '.join(words)}"
         return ""
 

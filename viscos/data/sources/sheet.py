@@ -153,7 +153,7 @@ def _read_text(path: Path, dialect: Dialect) -> TextSheet:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if dialect.delimiter is None:
         first = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
-        marks = [sign for sign in ",;\t" if sign != dialect.decimal or ";" not in first and "\t" not in first]
+        marks = [sign for sign in ",;\t" if sign != dialect.decimal or (";" not in first and "\t" not in first)]
         dialect = replace(dialect, delimiter=max(marks, key=first.count))
     assert dialect.delimiter is not None
     spans = _spans(text, dialect.delimiter)
@@ -176,9 +176,9 @@ def _read_text(path: Path, dialect: Dialect) -> TextSheet:
     if frame.shape != (len(spans), len(spans[0])):
         raise InputError(f"{path} cannot be read as CSV: its quotes do not pair; a quote in a cell is written twice")
     every = [np.array([cell.strip() for cell in frame[k]], dtype=object) for k in range(frame.shape[1])]
-    header, columns = tuple(str(cells[0]) for cells in every), [cells[1:] for cells in every]
+    header = tuple(str(cells[0]) for cells in every)
     _check_header(path, header, dialect)
-    columns, trailing = _without_trailing(columns)
+    columns, trailing = _without_trailing([cells[1:] for cells in every])
     return TextSheet(path, header, columns, dialect, trailing, text, np.array(spans), encoding, mark)
 
 

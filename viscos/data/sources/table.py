@@ -14,6 +14,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.columns import Column, Scheme, column_of_numbers, column_of_text
+from viscos.data.far_out import far_out
 from viscos.data.items import held_out
 from viscos.data.sources.array import LABELS, find, read_arrays
 from viscos.data.sources.dialect import Dialect
@@ -22,8 +23,8 @@ from viscos.data.vectors import Vectors
 
 ARRAYS = ("values", "data", "x", "table")
 """Names under which an `.npz` may hold its table; one that holds a single array may call it anything."""
-TEXTS = (".csv", ".tsv", ".txt")
-"""Endings of text with a header."""
+TABLES = (".csv", ".tsv", ".txt", *PARQUET)
+"""Endings of tables with a header."""
 Name = str | int
 
 
@@ -64,7 +65,8 @@ def table(
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     picked = None if labels is None else labels[rows]
-    return Vectors(source.path.stem, values[rows], picked, count, columns=scheme.entries, scheme=scheme)
+    notes = (*_notes(source), *scheme.about(), *far_out(scheme, values, "dataset"))
+    return Vectors(source.path.stem, values[rows], picked, count, notes=notes, columns=scheme.entries, scheme=scheme)
 
 
 def header(path: str | Path) -> tuple[str, ...]:
@@ -108,7 +110,8 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
     values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     sheet = source if isinstance(source, Sheet) else None
-    return Rows(Vectors(source.path.stem, values, None, 0, columns=scheme.entries, scheme=scheme), sheet, names)
+    data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
+    return Rows(data, sheet, names)
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class _Array:
 
 
 def _read(path: Path, dialect: Dialect) -> Sheet | _Array:
-    if path.suffix.lower() in (*TEXTS, *PARQUET):
+    if path.suffix.lower() in TABLES:
         return read_sheet(path, dialect)
     if path.suffix.lower() not in (".npy", ".npz"):
         raise InputError(f"{str(path)!r} is no table; give .csv with a header, .parquet, .npy or .npz")
@@ -225,6 +228,12 @@ def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
     return np.where(empty, np.nan, found)
 
 
+def _notes(source: Sheet | _Array) -> tuple[str, ...]:
+    many = source.trailing if isinstance(source, Sheet) else 0
+    what = f"{many} empty row{'s' * (many > 1)} at the end"
+    return (f"{source.path}: {what} left out",) if many else ()
+
+
 def _like_numbers(cells: np.ndarray, dialect: Dialect) -> bool:
     """Whether all would be numbers if they were written otherwise, or are infinite."""
     words = ("inf", "infinity")
@@ -238,8 +247,8 @@ def _refuse(source: Sheet, name: str, row: int, format: str = "") -> None:
     raise InputError(
         f"{source.path}: column {name!r} holds {cell!r} in row {row + 1}, which is {what}; "
         + (f"{advice}, or " if advice else "")
-        + f"leave the column out ({typed('dataset.drop', [name])} in training), or leave the cell empty where the value "
-        "is missing"
+        + f"leave the column out ({typed('dataset.drop', [name])} in training), "
+        "or leave the cell empty where the value is missing"
     )
 
 

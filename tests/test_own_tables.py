@@ -1,0 +1,318 @@
+"""A user's own tables: how they are read, what their columns become, and that a completed file is the one given."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from problems import F64
+
+from viscos.commands.tables import Filled
+from viscos.core.errors import InputError
+from viscos.data.columns import Column, Scheme
+from viscos.data.far_out import far_out
+from viscos.data.scaling import Scaling, fit_scaling
+from viscos.data.sources.dialect import Dialect
+from viscos.data.sources.registry import load
+from viscos.data.sources.sheet import read_sheet
+from viscos.data.sources.table import read_rows
+from viscos.data.vectors import Vectors
+
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Each test has an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def write(data: str | bytes, name: str = "t.csv") -> Path:
+    Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
+    return Path(name)
+
+
+def whole(**settings) -> Vectors:
+    """Both splits of t.csv."""
+    parts = [load("table", split, path="t.csv", **settings) for split in ("train", "test")]
+    return Vectors("t", torch.cat([part.values for part in parts]), None, 0, columns=parts[0].columns)
+
+
+# ---------------------------------------------------------------------------------------------------------------- signs
+
+
+@pytest.mark.parametrize(
+    ("text", "signs", "expected"),
+    [
+        ("1.5", {}, 1.5),
+        ("-.5e3", {}, -500.0),
+        ("1_000", {}, NAN),
+        ("0x10", {}, NAN),
+        ("inf", {}, NAN),
+        ("1e999", {}, NAN),
+        ("1,5", {"decimal": ","}, 1.5),
+        ("1.5", {"decimal": ","}, NAN),
+        ("1.234.567,5", {"decimal": ",", "thousands": "."}, 1234567.5),
+        ("1,234.5", {"thousands": ","}, 1234.5),
+        ("12,34.5", {"thousands": ","}, NAN),
+        ("1 234", {"thousands": " "}, 1234.0),
+        ("-1'000", {"thousands": "'"}, -1000.0),
+    ],
+)
+def test_a_number_is_read_by_its_signs(text, signs, expected):
+    assert Dialect(**signs).numbers(np.array([text])) == pytest.approx([expected], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "advised"), [("1,5", "decimal=,"), ("1,234.5", "thousands=,"), ("1.234,5", "decimal=,")]
+)
+def test_other_signs_are_advised_as_they_can_be_typed(cell, advised):
+    said = Dialect().advice(cell)
+    words = [word.replace('"', "") for word in shlex.split(said.partition("say ")[2])]
+    assert f"dataset.{advised}" in words
+    signs = dict(word.removeprefix("dataset.").split("=") for word in words)
+    assert not np.isnan(Dialect(**signs).numbers(np.array([cell]))).any()
+    assert Dialect().advice("tall") == ""
+
+
+def test_holes_are_words_and_numbers():
+    write("a,b\n" + "-999,1\n 2 ,missing\n-999.0,3\n4,N/A\n")
+    values = whole(holes=["-999", "missing"]).values
+    assert values.isnan().sum(0).tolist() == [2, 2]
+    assert sorted(values.nan_to_num(0).sum(0).tolist()) == [4, 6]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"])
+def test_encodings(encoding):
+    path = write("größe,b\n1,2\n3,\n".encode(encoding))
+    dialect = Dialect(encoding=encoding) if encoding in ("latin-1", "cp1252") else Dialect()
+    sheet = read_sheet(path, dialect)
+    assert sheet.header == ("größe", "b") and sheet.cells("größe").tolist() == ["1", "3"]
+    sheet.write(Path("out.csv"), {"b": np.array([None, "7"], dtype=object)})
+    assert Path("out.csv").read_bytes() == path.read_bytes()[: -1 if encoding != "utf-16" else -2] + "7\n".encode(
+        "utf-16-le" if encoding == "utf-16" else encoding.removesuffix("-sig")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("größe\n1\n".encode("latin-1"), "say its encoding, e.g. dataset.encoding=latin-1"),
+        ("größe,b\n1,2\n".encode("utf-16-le"), "dataset.encoding=utf-16"),
+        ("a,b\n1,2,3\n", "row 1 has 3 cells, and the header 2"),
+        ('a,b\n1,"2\n', "cannot be read as CSV"),
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+    ],
+)
+def test_what_is_no_table(data, says):
+    with pytest.raises(InputError) as caught:
+        read_sheet(write(data), Dialect())
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------- byte for byte
+
+SHEETS = {
+    "plain": "a,b\n1,\n,2\n",
+    "returns": "a;b\r\n1;\r\n;2.50\r\n",
+    "mark, blanks and no last end": "\ufeff\n\na\tb\n 1 \t\n\n\t 2.50",
+    "quotes": '"a, x",b\n"1",\n"",2\n',
+    "trailing": "a,b\n1,\n,2\n,\n,\n",
+    "old": "a,b\r1,\r,2\r",
+}
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_a_completed_file_is_the_file_but_for_its_holes(name):
+    path = write(SHEETS[name])
+    sheet = read_sheet(path, Dialect())
+    first, second = sheet.header
+    assert len(sheet) == 2 and sheet.trailing == (2 if name == "trailing" else 0)
+    sheet.write(Path("same.csv"), {})
+    assert Path("same.csv").read_bytes() == path.read_bytes()
+    new = {first: np.array([None, "X"], dtype=object), second: np.array(['y"z', None], dtype=object)}
+    sheet.write(Path("out.csv"), new)
+    before, after = path.read_bytes().decode(), Path("out.csv").read_bytes().decode()
+    assert after.replace('"y""z"', "").replace("X", "") == before.replace('\n"",', "\n,")
+    again = read_sheet(Path("out.csv"), Dialect())
+    assert again.cells(first)[1] == "X" and again.cells(second)[0] == 'y"z'
+    sheet.head(1).write(Path("one.csv"), {})
+    assert len(read_sheet(Path("one.csv"), Dialect())) == 1 and before.startswith(Path("one.csv").read_bytes().decode())
+
+
+def test_parquet_keeps_its_types():
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table(
+        {
+            "n": arrow.array([1, None, 3], arrow.int32()),
+            "x": arrow.array([0.1, math.nan, None], arrow.float64()),
+            "t": arrow.array(["u", None, "v, w"]),
+            "b": arrow.array([True, None, False]),
+            "d": arrow.array([0, None, 86_400_000_000], arrow.timestamp("us")),
+            "c": arrow.array(["k", None, "l"]).dictionary_encode(),
+        }
+    )
+    parquet.write_table(table, "t.parquet")
+    sheet = read_sheet(Path("t.parquet"), Dialect(decimal=","))
+    assert sheet.cells("x").tolist() == ["0.1", "nan", ""] and sheet.cells("b").tolist() == ["true", "", "false"]
+    new = {"n": "2", "x": "0.25", "t": "z", "b": "true", "d": "1970-01-01 12:00:00", "c": "k"}
+    sheet.write(Path("o.parquet"), {key: np.array([None, cell, None], dtype=object) for key, cell in new.items()})
+    done = parquet.read_table("o.parquet")
+    assert done.schema.names == table.schema.names
+    assert [field.type for field in done.schema][:5] == [field.type for field in table.schema][:5]
+    middle = done.slice(1, 1).to_pylist()[0]
+    assert middle["d"].isoformat() == "1970-01-01T12:00:00"
+    assert {key: middle[key] for key in "nxtbc"} == {"n": 2, "x": 0.25, "t": "z", "b": True, "c": "k"}
+    assert done.slice(0, 1).to_pylist() == table.slice(0, 1).to_pylist()
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+def test_what_the_columns_of_a_mixed_table_are():
+    rows = [f"{k},{k / 3:.3f},{'abc'[k % 3]},{k % 2},2024-01-{k + 1:02d},{'yes' if k % 4 else 'no'}" for k in range(20)]
+    write("n,x,kind,flag,day,word\n" + "\n".join(rows) + "\n,,,,,\n")
+    train = load("table", "train", path="t.csv")
+    columns = {column.name: column for column in train.scheme.columns}
+    assert columns["n"].whole and not columns["x"].whole and columns["day"].format == "%Y-%m-%d"
+    assert columns["kind"].levels == ("a", "b", "c") and columns["word"].levels == ("no", "yes")
+    assert train.columns == ("n", "x", "kind=a", "kind=b", "kind=c", "flag", "day", "word")
+    assert train.groups == (0, 1, 2, 2, 2, 3, 4, 5) and (train.values[:, 2:5].sum(1) == 1).all()
+    assert "1 empty row at the end left out" in train.notes[0] and "kind (3 categories)" in train.notes[1]
+    assert Scheme.from_state(train.scheme.state()) == train.scheme
+    numbers = train.scheme.decode(train.values)
+    assert torch.equal(train.scheme.encode(numbers), train.values)
+    assert columns["day"].text(float(numbers[0, 4])) == f"2024-01-{int(numbers[0, 0]) + 1:02d}"
+    given = load("table", "train", path="t.csv", categories=["n"])
+    assert len(given.columns) == 27 and load("table", "train", path="t.csv", drop=["kind"]).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["1", "x", "2"], "holds 'x' in row 2, which is no finite number"),
+        (["1,5", "2,5", "1,5"], "if it is one, say"),
+        (["1.234,5"] * 3, "dataset.thousands=."),
+        (["inf", "inf", ""], "holds 'inf' in row 1"),
+        ([f"word {k}" for k in range(60)], "60 different texts in 60 rows"),
+        (["01/02/2024", "03/02/2024"], "whose day and month cannot be told apart"),
+    ],
+)
+def test_columns_that_are_refused(cells, says):
+    write("b;a\n" + "".join(f"0;{cell}\n" for cell in cells))
+    with pytest.raises(InputError) as caught:
+        load("table", "train", path="t.csv")
+    assert says in str(caught.value) and "column 'a'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_are_read_as_in_training():
+    scheme = Scheme((Column("k", levels=("0", "1", "7")), Column("d", format="%d.%m.%Y"), Column("n", whole=True)))
+    rows = read_rows(write("d,n,k\n02.01.1970,2.5,1.0\n,,7\n"), scheme)
+    expected = torch.tensor([[0, 1, 0, 1, 2.5], [0, 0, 1, NAN, NAN]], dtype=F64)
+    torch.testing.assert_close(rows.data.values, expected, equal_nan=True)
+    with pytest.raises(InputError, match=r"'3' in row 1, which is no category of the training data \('0', '1', '7'"):
+        read_rows(write("d,n,k\n,,3\n"), scheme)
+    with pytest.raises(InputError, match="holds '1970-01-02' in row 1, which is no date like"):
+        read_rows(write("d,n,k\n1970-01-02,,\n"), scheme)
+
+
+def test_completions_are_values_that_a_column_may_have():
+    columns = (Column("n", whole=True), Column("share"), Column("x"), Column("k", levels=("a", "b", "c")), Column("y"))
+    scheme = Scheme(columns)
+    numbers = torch.tensor([[0, 0.1, 5, 0, -1], [4, 0.9, 7, 1, 1], [2, 0.5, 6, 2, NAN]], dtype=F64)
+    data = Vectors("t", scheme.encode(numbers), None, 0, columns=scheme.entries, scheme=scheme)
+    scaling = fit_scaling(data, data.known)
+    inside, moved = scaling.cells(scaling.standardise(data.values))
+    torch.testing.assert_close(inside, numbers, equal_nan=True, atol=1e-6, rtol=0)
+    assert not moved.any()
+    far = scaling.standardise(
+        torch.tensor([[5.7, 1.2, -3, 0.2, 0.6, 0.1, -9], [2.4, 0.3, 50, 0, 0.4, 0.5, 9]], dtype=F64)
+    )
+    settled, moved = scaling.cells(far)
+    torch.testing.assert_close(
+        settled, torch.tensor([[4, 1, 0, 1, -9], [2, 0.3, 50, 2, 9]], dtype=F64), rtol=0, atol=1e-5
+    )
+    assert moved.tolist() == [[True, True, True, False, False], [False] * 5]
+    again = Scaling.from_state(scaling.state())
+    assert all(torch.equal(a, b) for a, b in zip(again.cells(far), (settled, moved), strict=True))
+    old = {key: value for key, value in scaling.state().items() if key in ("columns", "center", "scale", "constant")}
+    assert torch.equal(Scaling.from_state(old).cells(far)[0], Scaling.from_state(old).restore(far))
+
+
+def test_a_table_that_was_trained_on_before_there_were_categories_is_read_on():
+    write("a,b\n" + "".join(f"{k % 2},{k}.5\n" for k in range(10)))
+    data = load("table", "train", path="t.csv")
+    assert data.scheme.columns[0].levels == ("0", "1")
+    state = fit_scaling(data, data.known).state()
+    old = Scaling.from_state({key: state[key] for key in ("columns", "center", "scale", "constant")})
+    assert torch.equal(old.standardised(data).values, fit_scaling(data, data.known).standardised(data).values)
+
+
+def test_a_changed_table_is_read_by_the_categories_of_training():
+    write("a,b\n" + "".join(f"{'xyz'[k % 3]},{k}.5\n" for k in range(12)))
+    scaling = fit_scaling(data := load("table", "train", path="t.csv"), data.known)
+    write("a,b\n" + "".join(f"{'zy'[k % 2]},{k}.5\n" for k in range(12)))
+    assert scaling.standardised(load("table", "train", path="t.csv")).shape == (4,)
+    write("a,b\n" + "".join(f"{'zyw'[k % 3]},{k}.5\n" for k in range(12)))
+    with pytest.raises(InputError, match="column 'a' of 't' holds other kinds of values"):
+        scaling.standardised(load("table", "train", path="t.csv"))
+
+
+# ---------------------------------------------------------------------------------------------------------- far values
+
+
+@pytest.mark.parametrize(("sentinels", "count"), [([-999.0], 3), ([-3.4e38, 3.4e38], 2), ([99.0], 1), ([], 0)])
+def test_values_far_out_are_named(sentinels, count):
+    values = torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=F64)
+    for place in range(count):
+        values[place] = sentinels[place % len(sentinels)]
+    lines = far_out(Scheme((Column("a b"),)), values, "dataset")
+    assert len(lines) == bool(sentinels)
+    for line in lines:
+        assert "column 'a b'" in line and f"in {count} row" in line
+        (word,) = shlex.split(line.partition("say ")[2])
+        named = word.removeprefix("dataset.holes=").strip("[]").replace('"', "").split(",")
+        assert sorted(map(float, named)) == sorted(sentinels)
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def test_the_files_of_a_completed_table():
+    path = write("id,n,kind,x,day\n1,3,,0.50,2024-01-01\n2,,b,,\n3,5,a,1.5,2024-01-03\n")
+    scheme = Scheme(
+        (Column("n", whole=True), Column("kind", levels=("a", "b", "c")), Column("x"), Column("day", format="%Y-%m-%d"))
+    )
+    rows = read_rows(path, scheme)
+    known = ~scheme.decode(rows.data.values).isnan()
+    observed = known.clone()
+    observed[2, 2] = False  # hidden by a mask
+    draws = torch.tensor([[3, 1, 0.5, 19723], [4, 1, 0.25, 19724.2], [5, 0, 1.25, 19725]], dtype=F64)
+    draws = torch.stack([draws, draws, draws + torch.tensor([1, 1, 1, 2])], 0)
+    draws[2, 1] = NAN  # a draw that failed
+    names = Filled(rows, scheme, draws.nanmean(0), draws, known, observed).write(Path("out"))
+    assert names == ["completed.csv", "masked.csv", "draws/", "draws_long.csv", "summary.csv"]
+    text = Path("out/completed.csv").read_text()
+    assert text == "id,n,kind,x,day\n1,3,b,0.50,2024-01-01\n2,4,b,0.25,2024-01-02\n3,5,a,1.5,2024-01-03\n"
+    masked = Path("out/masked.csv").read_text()
+    assert masked == text.replace("5,a,1.5,", "5,a,1.58333333333,")
+    assert sorted(each.name for each in Path("out/draws").iterdir()) == [f"draw_00{k}.csv" for k in (1, 2, 3)]
+    assert Path("out/draws/draw_003.csv").read_text().splitlines()[1:3] == ["1,3,c,0.50,2024-01-01", "2,,b,,"]
+    with open("out/summary.csv", newline="") as file:
+        lines = {(line["row"], line["column"]): line for line in csv.DictReader(file)}
+    assert set(lines) == {("1", "kind"), ("2", "n"), ("2", "x"), ("2", "day"), ("3", "x")}
+    assert lines["1", "kind"]["value"] == "b" and float(lines["1", "kind"]["share"]) == pytest.approx(2 / 3, abs=1e-6)
+    cell = lines["3", "x"]
+    three = np.array([1.25, 1.25, 2.25])
+    assert cell["was"] == "1.5" and float(cell["deviation"]) == pytest.approx(three.std(ddof=1))
+    assert (float(cell["low"]), float(cell["high"])) == pytest.approx(tuple(np.quantile(three, [0.05, 0.95])))
+    assert lines["2", "x"]["draws"] == "2" and lines["2", "day"]["mean"] == "2024-01-02"
+    with open("out/draws_long.csv", newline="") as file:
+        long = list(csv.DictReader(file))
+    assert len(long) == 3 * 5 and {line["value"] for line in long if line["column"] == "kind"} == {"b", "c"}

@@ -1,0 +1,59 @@
+"""Values that stand far from all others of their column, as words for a missing value do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from viscos.core.typed import typed
+from viscos.data.columns import Scheme
+
+SENTINELS = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0)
+"""Numbers by which a missing value is often written."""
+FAR, FAR_AS_SENTINEL = 50.0, 6.0
+"""Standard deviations of the other values, from their mean."""
+FAR_BEYOND_ALL = 1e6
+"""Times the width of the middle half of the others: one that is not moved by a second value far out."""
+
+
+def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
+    """Lines that name the extreme values of entries (N, d), NaN in holes, that lie far out in columns of numbers.
+
+    A value is far out if it lies `FAR` deviations of the others from their mean, or fewer where it is one of
+    `SENTINELS`, or `FAR_BEYOND_ALL`; it may be there several times.
+    """
+    lines = []
+    for place, column in zip(scheme.first, scheme.columns, strict=True):
+        if column.levels or column.format:
+            continue
+        there = values[:, place][~values[:, place].isnan()].double()
+        found = _found(there)
+        if found:
+            cells = [f"{value:.12g}" for value in found]
+            many = int(torch.isin(there, torch.tensor(found, dtype=there.dtype)).sum())
+            rest = there[~torch.isin(there, torch.tensor(found, dtype=there.dtype))]
+            lines.append(
+                f"warning: column {column.name!r} has {' and '.join(cells)} in {many} row{'s' * (many > 1)}, far from "
+                f"the others ({float(rest.min()):.6g} to {float(rest.max()):.6g}); if they mean a missing value, say "
+                f"{typed(f'{part}.holes', cells)}"
+            )
+    return tuple(lines)
+
+
+def _found(values: Tensor) -> list[float]:
+    """The extreme values (n,) that lie far out, the farthest first; three at most."""
+    found: list[float] = []
+    while len(found) < 3 and len(values) > 2:
+        middle = values.median()
+        extreme = values[(values - middle).abs().argmax()]
+        rest = values[values != extreme]
+        if len(rest) < 2 or not bool((rest != rest[0]).any()):
+            break
+        spread, away = rest.std(), (extreme - rest.mean()).abs()
+        limit = FAR_AS_SENTINEL if float(extreme) in SENTINELS else FAR
+        quarter = rest.quantile(0.75) - rest.quantile(0.25)
+        if not bool(away > limit * spread) and not bool(away > FAR_BEYOND_ALL * quarter > 0):
+            break
+        found.append(float(extreme))
+        values = rest
+    return found
