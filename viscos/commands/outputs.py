@@ -12,7 +12,10 @@ from viscos.commands.tables import Filled
 
 @dataclass(frozen=True)
 class Completed:
-    """The items of a job, completed: in the data's own units, of a table by its columns, on the CPU, what is observed as it was given."""
+    """The items of a job, completed: in the data's own units, of a table by its columns, on the CPU.
+
+    What is observed is as it was given.
+    """
 
     draws: Tensor
     """(K, N, …); NaN where the solve failed."""

@@ -163,7 +163,7 @@ def _items(cfg: dict[str, Any], trained: Trained, masks: Masks | None) -> Items:
         return Items(data, data.known, observed)
     rows = None
     if len(shape) == 1:
-        rows = read_rows(file, trained.scheme, count, dialect_of("table", trained.cfg.get("dataset", {}), cfg["table"]))
+        rows = read_rows(file, trained.scheme, count, dialect_of("", trained.cfg.get("dataset", {}), cfg))
     data, known = read_images(file, shape, count) if rows is None else (rows.data, rows.data.known)
     if masks is None and bool(known.all()) and rows is None:
         raise InputError(f"{file} has no holes (NaN); say what is missing, e.g. {example} or mask=file")

@@ -36,16 +36,20 @@ class Dialect:
     """None: UTF-8, or what a byte-order mark says."""
     holes: tuple[str, ...] = ()
     """What means a missing value beside `HOLES`: words, or numbers such as -999 however they are written."""
-    part: str = "dataset"
-    """The part of the settings that these are in, for messages."""
+    prefix: str = "dataset."
+    """What stands before the names of these settings, for messages."""
 
     def __post_init__(self) -> None:
         if self.delimiter == "tab":  # a shell has no word for it
             object.__setattr__(self, "delimiter", "\t")
         if self.decimal == self.thousands:
-            raise InputError(f"{self.part}.decimal and {self.part}.thousands are both {self.decimal!r}; give two signs")
+            raise InputError(
+                f"{self.prefix}decimal and {self.prefix}thousands are both {self.decimal!r}; give two signs"
+            )
         if self.decimal == self.delimiter:
-            raise InputError(f"{self.part}.decimal and {self.part}.delimiter are both {self.decimal!r}; give two signs")
+            raise InputError(
+                f"{self.prefix}decimal and {self.prefix}delimiter are both {self.decimal!r}; give two signs"
+            )
 
     def decode(self, data: bytes, name: str) -> tuple[str, str, bytes]:
         """The text of a file, its encoding, and its byte-order mark; raises `InputError` for bytes that are no text."""
@@ -57,11 +61,11 @@ class Dialect:
             return data[len(mark) :].decode(encoding), encoding, mark
         except LookupError:
             raise InputError(
-                f"{self.part}.encoding={encoding}: there is no such encoding; common ones are utf-8, latin-1, cp1252, "
+                f"{self.prefix}encoding={encoding}: there is no such encoding; common ones are utf-8, latin-1, cp1252, "
                 "utf-16"
             ) from None
         except UnicodeDecodeError as error:
-            other = typed(f"{self.part}.encoding", "utf-16" if b"\0" in data[:100] else "latin-1")
+            other = typed(f"{self.prefix}encoding", "utf-16" if b"\0" in data[:100] else "latin-1")
             raise InputError(
                 f"{name} is no {encoding} (byte {error.start}): save it as UTF-8, or say its encoding, e.g. {other}"
             ) from None
@@ -85,7 +89,9 @@ class Dialect:
         for signs in ({"decimal": ","}, {"decimal": ".", "thousands": ","}, {"decimal": ",", "thousands": "."}):
             other = Dialect(decimal=signs["decimal"], thousands=signs.get("thousands"))
             if not math.isnan(other._number(cell)):
-                words = [typed(f"{self.part}.{key}", sign) for key, sign in signs.items() if sign != getattr(self, key)]
+                words = [
+                    typed(f"{self.prefix}{key}", sign) for key, sign in signs.items() if sign != getattr(self, key)
+                ]
                 return f"if it is one, say {' '.join(words)}"
         return ""
 
@@ -102,8 +108,8 @@ class Dialect:
         return value if math.isfinite(value) else math.nan
 
 
-def dialect_of(part: str, *settings: Mapping[str, Any]) -> Dialect:
+def dialect_of(prefix: str, *settings: Mapping[str, Any]) -> Dialect:
     """The dialect of several settings, of which the later ones count where they are not null."""
     given = {key: each[key] for each in settings for key in SIGNS if each.get(key) is not None}
     holes = tuple(map(str, given.pop("holes", ())))
-    return Dialect(**given, holes=holes, part=part)
+    return Dialect(**given, holes=holes, prefix=prefix)

@@ -92,7 +92,7 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     without names, or the file has none, they stand in the order of training. Raises `InputError` as `table` does, and
     for a category that was not among those of training.
     """
-    source = _read(Path(path).expanduser(), dialect or Dialect(part="table"))
+    source = _read(Path(path).expanduser(), dialect or Dialect(prefix=""))
     nameless = all(name.isdigit() for name in scheme.names)
     names = source.header if isinstance(source, _Array) or nameless else scheme.names
     for name in names:
