@@ -42,14 +42,10 @@ class Dialect:
     def __post_init__(self) -> None:
         if self.delimiter == "tab":  # a shell has no word for it
             object.__setattr__(self, "delimiter", "\t")
-        if self.decimal == self.thousands:
-            raise InputError(
-                f"{self.prefix}decimal and {self.prefix}thousands are both {self.decimal!r}; give two signs"
-            )
-        if self.decimal == self.delimiter:
-            raise InputError(
-                f"{self.prefix}decimal and {self.prefix}delimiter are both {self.decimal!r}; give two signs"
-            )
+        for other in ("thousands", "delimiter"):
+            if getattr(self, other) == self.decimal:
+                both = f"{self.prefix}decimal and {self.prefix}{other}"
+                raise InputError(f"{both} are both {self.decimal!r}; give two signs")
 
     def decode(self, data: bytes, name: str) -> tuple[str, str, bytes]:
         """The text of a file, its encoding, and its byte-order mark; raises `InputError` for bytes that are no text."""
