@@ -14,6 +14,7 @@ from viscos.flows.flow import Flow
 from viscos.flows.foreign.wrap import wrap
 from viscos.inference import Objective
 from viscos.inference.conditional import Conditional
+from viscos.inference.terms import Values, as_tensor, taken
 from viscos.logdet import LogDetEstimator
 from viscos.posteriors import PerItem, Posterior
 from viscos.roots import RootFinder
@@ -22,56 +23,69 @@ from viscos.roots import RootFinder
 @torch.inference_mode(False)
 def condition(
     flow: Flow | Any,
-    y: Tensor,
-    observed: Tensor,
+    y: Values,
+    observed: Values | None = None,
     *,
     posterior: str | Posterior = "householder",
     solver: str | RootFinder = "auto",
     lad: str | LogDetEstimator = "auto",
     partition: str = "same",
-    guess: Tensor | None = None,
-    index: Tensor | None = None,
+    guess: Values | None = None,
+    index: Values | None = None,
     seed: int = 0,
     noise: float = 0.0,
+    scaling: tuple[Values, Values] | None = None,
 ) -> Conditional:
     """The flow's conditional distribution given a partial observation.
 
-    `flow` is a flow of viscos, or what `viscos.flows.wrap` makes one of.
-    `y` (B, …) with anything where hidden; `observed` bool, (B, …) or of the shape of one item. `posterior`, `solver`
-    and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`, `path`, `paper`;
-    `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden entries: those of
-    the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows) `maxvol`, see
-    `viscos.inference.partition`. `guess` (B, …) holds a first completion where `y` has holes; the posterior's mean
-    begins at its latent, instead of at the prior's, zero, and there the latents of `maxvol` are chosen. `index`
-    (B,) numbers the items; with `seed` it keys their random numbers. `noise` is the standard deviation of the noise
-    that the flow was trained with, which a continuous flow takes off its draws. Raises `InputError` if the
+    `flow` is a flow of viscos, or a model of another library, which is wrapped (`viscos.flows.wrap`).
+    `y` (B, …) has NaN where hidden, or anything, where `observed` is given: bool, (B, …) or of the shape of one item.
+    A tensor has the dtype of the flow, and gives tensors. Anything else, such as a numpy array, is taken in the dtype
+    of the flow and gives arrays of its own dtype; observed entries come back bit for bit.
+    `scaling` is (center, scale), one number for each entry of an item: `y`, and what comes back, are in units of their
+    own, of which the flow sees (y − center) / scale.
+
+    `posterior`, `solver` and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`,
+    `path`, `paper`; `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden
+    entries: those of the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows)
+    `maxvol`, see `viscos.inference.partition`. `guess` (B, …) holds a first completion where `y` has holes; the
+    posterior's mean begins at its latent, instead of at the prior's, zero, and there the latents of `maxvol` are
+    chosen. `index` (B,) numbers the items; with `seed` it keys their random numbers. `noise` is the standard deviation
+    of the noise that the flow was trained with, which a continuous flow takes off its draws. Raises `InputError` if the
     observation does not fit the flow.
 
     Example:
 
         >>> flow = viscos.flows.iresnet((2,), start="none")
-        >>> y, observed = torch.tensor([[0.5, 0.0]]), torch.tensor([[True, False]])
-        >>> posterior = viscos.condition(flow, y, observed).fit(steps=20)
+        >>> posterior = viscos.condition(flow, np.array([[0.5, np.nan]])).fit(steps=20)
         >>> posterior.sample(16).shape
-        torch.Size([16, 1, 2])
+        (16, 1, 2)
     """
-    if not isinstance(y, Tensor) or not isinstance(observed, Tensor):
-        raise InputError(f"y and observed must be tensors, got {type(y).__name__} and {type(observed).__name__}")
     if not isinstance(flow, Flow):
-        flow = wrap(flow, y.shape[1:])
-    if y.dtype in (torch.float16, torch.bfloat16):
-        raise InputError(f"y is {y.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
-    flow.check(y)
-    if index is not None and (index.shape != y.shape[:1] or index.dtype != torch.int64):
-        raise InputError(
-            f"index must be int64, one number for each of {len(y)} items, got {index.dtype} {tuple(index.shape)}"
-        )
-    batch = incomplete(y, observed, index)
+        flow = wrap(flow, as_tensor(y, "y").shape[1:])
+    values, terms = taken(y, observed, next(flow.parameters(), None), scaling)
+    if values.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(f"y is {values.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
+    flow.check(values)
+    batch = incomplete(values, terms.observed, _numbers(index, values))
     objective = Objective(
         choice("solver", solver, RootFinder) if isinstance(solver, str) else solver,
         choice("lad", lad, LogDetEstimator) if isinstance(lad, str) else lad,
     )
     if isinstance(posterior, str):
         posterior = choice("posterior", posterior, PerItem, batch.filled())
-    posterior.check(y.shape[1:])
-    return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise)
+    posterior.check(values.shape[1:])
+    if guess is not None and not (isinstance(guess, Tensor) and scaling is None):
+        guess = terms.inside(guess, batch.values)
+    return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise, terms)
+
+
+def _numbers(index: Values | None, values: Tensor) -> Tensor | None:
+    if index is None:
+        return None
+    index = as_tensor(index, "index")
+    if index.shape != values.shape[:1] or index.dtype != torch.int64:
+        raise InputError(
+            f"index must be int64, one number for each of {len(values)} items, got {index.dtype} {tuple(index.shape)}"
+        )
+    return index.to(values.device)

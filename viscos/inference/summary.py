@@ -1,0 +1,113 @@
+"""What draws come to: mean, deviation and quantiles of every entry, and a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.core.errors import InputError
+from viscos.inference.imputation import Completions
+from viscos.inference.terms import Terms, Values
+
+INTERVAL = (0.05, 0.95)
+"""Quantiles between which nine of ten draws are."""
+_LINES = 20  # of a table, at most
+
+
+def deviation(done: Completions) -> Tensor:
+    """The standard deviation over the draws that were solved (B, …); 0 on O, NaN on H where fewer than two were."""
+    draws = done.draws
+    known = ~draws.isnan()
+    count = known.sum(0)
+    middle = torch.where(known, draws, 0).sum(0) / count.clamp_min(1)
+    squares = torch.where(known, draws - middle, 0).square().sum(0)
+    same = (draws == draws[:1]).all(0)  # on O; rounding of the mean is no deviation
+    spread = torch.where(count > 1, (squares / (count - 1).clamp_min(1)).sqrt(), float("nan"))
+    return torch.where(same, 0, spread)
+
+
+def quantiles(done: Completions, q: float | Sequence[float]) -> Tensor:
+    """Quantiles of the draws that were solved, (B, …), or (n, B, …) of several; NaN on H where none was.
+
+    Raises `InputError` for a share outside [0, 1].
+    """
+    shares = torch.as_tensor(q, dtype=done.draws.dtype, device=done.draws.device)
+    if shares.dim() > 1 or not bool(((shares >= 0) & (shares <= 1)).all()):
+        raise InputError(f"quantiles are of shares between 0 and 1, got {q}")
+    # One item after the other: torch takes the quantiles of so many numbers at once only.
+    items = [done.draws[:, i].nanquantile(shares, 0) for i in range(done.draws.shape[1])]
+    found = torch.stack(items, shares.dim()) if items else done.draws.new_zeros(*shares.shape, *done.draws.shape[1:])
+    same = (done.draws == done.draws[:1]).all(0)  # on O, bit for bit
+    return torch.where(same, done.draws[0], found)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, deviation and central 90 % interval of every entry; printed, a table of the hidden ones."""
+
+    mean: Values
+    """(B, …), as every field in the caller's units."""
+    std: Values
+    """(B, …), 0 where observed."""
+    low: Values
+    """The 5 % quantile (B, …)."""
+    high: Values
+    """The 95 % quantile (B, …)."""
+    bound: Values
+    """A lower bound of log p(y^O) (B,), in nats."""
+    failed: Values
+    """Share of the draws that were not solved (B,)."""
+    hidden: np.ndarray
+    """(B, …), bool."""
+    columns: tuple[str, ...] = ()
+    """Names of the entries of a vector."""
+
+    def __str__(self) -> str:
+        rows = list(self._entries() if self.hidden.ndim == 2 else self._items())
+        more = [f"… and {len(rows) - _LINES} more"] if len(rows) > _LINES else []
+        return "\n".join([*aligned([self._head(), *rows[:_LINES]]), *more])
+
+    __repr__ = __str__
+
+    def _head(self) -> tuple[str, ...]:
+        if self.hidden.ndim == 2:
+            return "item", "entry", "mean", "std", "5 %", "95 %"
+        return "item", "hidden", "mean std", "bound", "failed"
+
+    def _entries(self) -> Iterator[tuple[str, ...]]:
+        """A row for each hidden entry of a vector."""
+        numbers = [np.asarray(v) for v in (self.mean, self.std, self.low, self.high)]
+        for i, j in np.argwhere(self.hidden):
+            yield str(i), self.columns[j] if self.columns else str(j), *(f"{v[i, j]:.4g}" for v in numbers)
+
+    def _items(self) -> Iterator[tuple[str, ...]]:
+        """A row for each item."""
+        std, bound, failed = (np.asarray(v) for v in (self.std, self.bound, self.failed))
+        for i, hidden in enumerate(self.hidden):
+            spread = f"{std[i][hidden].mean():.4g}" if hidden.any() else "-"
+            yield str(i), f"{hidden.mean():.1%}", spread, f"{bound[i]:.4g}", f"{failed[i]:.1%}"
+
+
+def summarised(done: Completions, mean: Values, bound: Values, terms: Terms, columns: tuple[str, ...]) -> Summary:
+    """The summary of draws whose mean and bound are known."""
+    low, high = quantiles(done, INTERVAL)
+    return Summary(
+        mean,
+        terms.spreads(deviation(done)),
+        terms.values(low),
+        terms.values(high),
+        bound,
+        terms.plain((~done.ok).double().mean(0)),
+        (~terms.observed).cpu().numpy(),
+        columns,
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose columns stand under each other: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

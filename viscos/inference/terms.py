@@ -1,0 +1,112 @@
+"""The caller's terms: tensors or arrays, of any precision, in units of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.core.errors import InputError
+
+Values = Any
+"""A tensor where the observation was one; otherwise a numpy array."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the caller gave the observation, and so gets everything back; the model sees (value − center) / scale."""
+
+    given: Tensor
+    """The observation as it was given (B, …); anything where hidden."""
+    observed: Tensor
+    """(B, …), bool."""
+    array: bool = False
+    """Whether it was no tensor."""
+    center: Tensor | None = None
+    """Of each entry (…), float64; None where the model has the caller's units."""
+    scale: Tensor | None = None
+    """Of each entry (…), float64, positive."""
+
+    def values(self, v: Tensor) -> Values:
+        """Values of the model (…, B, …) as the caller has them: observed entries bit for bit."""
+        if self.center is not None and self.scale is not None:
+            v = v.double() * self.scale.to(v.device) + self.center.to(v.device)
+        return self._out(torch.where(self.observed, self.given, v.to(self.given)))
+
+    def spreads(self, v: Tensor) -> Values:
+        """Differences between values of the model (…, B, …), such as deviations."""
+        if self.scale is not None:
+            v = v.double() * self.scale.to(v.device)
+        return self._out(v.to(self.given))
+
+    def log_density(self, v: Tensor, mask: Tensor) -> Values:
+        """Log-densities (…, B) over the entries that `mask` (B, …) marks."""
+        if self.scale is not None:
+            v = v.double() - torch.where(mask, self.scale.to(v.device).log(), 0).flatten(1).sum(1)
+        return self._out(v)
+
+    def plain(self, v: Tensor) -> Values:
+        """Numbers without a unit."""
+        return self._out(v)
+
+    def inside(self, y: Values, like: Tensor) -> Tensor:
+        """Completions of the caller's (…, B, …) as the model takes them, in dtype and on the device of `like`."""
+        return _standardised(as_tensor(y, "y"), self.center, self.scale).to(like)
+
+    def _out(self, v: Tensor) -> Values:
+        return v.detach().cpu().numpy() if self.array else v
+
+
+def taken(
+    y: Values, observed: Values | None, like: Tensor | None, scaling: tuple[Any, Any] | None = None
+) -> tuple[Tensor, Terms]:
+    """An observation for the model (B, …), and the caller's terms.
+
+    `y` is a tensor, or anything that numpy makes an array of numbers; `observed` bool, or None: hidden is what is NaN.
+    What is no tensor, or has a `scaling` (center, scale), goes over to dtype and device of `like`, the flow's.
+    Raises `InputError` for what holds no numbers, and for a mask that is none of these items'.
+    """
+    array, given = not isinstance(y, Tensor), as_tensor(y, "y")
+    if array and not given.is_floating_point():
+        given = given.double()
+    mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
+    center, scale = (None, None) if scaling is None else (_moment(m, n, given) for m, n in zip(scaling, _MOMENTS))
+    values = _standardised(given, center, scale)
+    if like is not None and (array or scaling is not None):
+        values, mask = values.to(like), mask.to(like.device)
+    if mask.dtype != torch.bool or mask.shape not in (given.shape, given.shape[1:], given.shape[2:]):
+        return values, Terms(given, mask, array)  # which is refused as any observation is, by `incomplete`
+    whole = mask.expand(given.shape).clone()
+    return values, Terms(given.clone().to(whole.device), whole, array, center, scale)
+
+
+def as_tensor(value: Values, name: str) -> Tensor:
+    """A tensor of numbers, or of truth values; raises `InputError` for anything else."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = array.astype(float)
+        return torch.from_numpy(np.ascontiguousarray(array).copy())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}") from error
+
+
+_MOMENTS = ("center", "scale")
+
+
+def _moment(value: Any, name: str, given: Tensor) -> Tensor:
+    moment = as_tensor(value, name).double().to(given.device)
+    whole = bool(moment.isfinite().all()) and (name == "center" or bool((moment > 0).all()))
+    if moment.shape not in (given.shape[1:], ()) or not whole:
+        wanted = "finite" if name == "center" else "positive"
+        raise InputError(f"the scaling's {name} has shape {tuple(moment.shape)}; give {wanted} numbers, one an entry")
+    return moment.expand(given.shape[1:])
+
+
+def _standardised(v: Tensor, center: Tensor | None, scale: Tensor | None) -> Tensor:
+    return v if center is None or scale is None else (v.double() - center.to(v.device)) / scale.to(v.device)
