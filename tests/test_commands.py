@@ -26,9 +26,9 @@ from viscos.cli import main
 from viscos.commands import impute as imputing
 from viscos.commands import progress
 from viscos.commands.interrupt import held
-from viscos.commands.progress import bar
 from viscos.core import atomic
 from viscos.core.choices import names
+from viscos.core.progress import bar
 from viscos.core.solution import Status
 from viscos.data.mask_files import load_masks, mask_hash, save_masks
 from viscos.data.sources.registry import load

@@ -389,7 +389,7 @@ def refused():
         "no batch axis": (good | {"y": normal(5)}, r"one item of shape \(5,\), without a batch axis; give y\[None\]"),
         "dtype of the data": (good | {"y": normal(2, 5).float()}, "data are torch.float32, the flow is torch.float64"),
         "whole numbers": (good | {"y": torch.ones(2, 5, dtype=torch.long)}, "floating point"),
-        "a list": (good | {"y": [[0.0] * 5]}, "must be tensors, got list"),
+        "words": (good | {"y": [["a"] * 5]}, "y must be a tensor or an array of numbers, got list"),
         "half precision": (good | {"y": normal(2, 5).half()}, r"y is torch.float16.*take y.float\(\) and flow.float"),
         "dtype of the mask": (good | {"observed": torch.ones(2, 5)}, "observed must be bool"),
         "shape of the mask": (good | {"observed": torch.ones(2, 4, dtype=torch.bool)}, "one mask for each item"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from viscos.commands.assemble.benching import Benching, benching
-from viscos.commands.progress import bar
 from viscos.commands.timing import product_row, solver_row, step_row
 from viscos.core import atomic
+from viscos.core.progress import bar
 from viscos.inference.partition import maxvol
 from viscos.posteriors import Amortised
 from viscos.runs.provenance import machine, versions

@@ -14,12 +14,12 @@ from torch import Tensor
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
 from viscos.commands.interrupt import held, resumable
-from viscos.commands.progress import bar
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards, has_shards
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.progress import bar
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
 from viscos.linear.principal import longest

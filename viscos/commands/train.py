@@ -12,9 +12,9 @@ from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.training import MASKS, Training, training
 from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
-from viscos.commands.progress import Bar, bar
 from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
 from viscos.core import atomic
+from viscos.core.progress import Bar, bar
 from viscos.core.rng import generator
 from viscos.data.mask_files import save_masks
 from viscos.inference import lower_bound

@@ -8,8 +8,9 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators, ItemGenerators, generator, item_noise
 from viscos.flows.flow import Flow
-from viscos.inference.elbo import Objective
+from viscos.inference.elbo import Objective, repeat, repeated
 from viscos.inference.imputation import Completions, impute
+from viscos.linear import log_abs_det_block
 from viscos.posteriors import Posterior
 
 
@@ -58,3 +59,20 @@ class Approximation:
         if purpose == "judge":  # an item's verdict must not depend on its company
             probes = ItemGenerators(self.seed, self.batch.index, draws, -2)
         return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below=exact_below)[0]
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def log_density(self, y: Tensor, exact_below: int) -> Tensor:
+        """log q(y^H | y^O) of completions y (K, B, …), of which only H matters: log q(x^H) + log|det G^HH| (K, B).
+
+        With y^O given, x^H = g^H(y^H; y^O) has the Jacobian G^HH. An item with everything missing has the flow's own
+        density, of which its draws are.
+        """
+        shape, like = y.shape, self.batch.values
+        flow, hidden = repeated(self.flow, len(like), len(y)), repeat(self.batch.hidden, len(y))
+        x, G = flow.linearize(torch.where(hidden, y.flatten(0, 1), repeat(self.batch.filled(), len(y))))
+        probes = generator(self.seed, "density")
+        block = log_abs_det_block(G, hidden, x, probes, min(exact_below, flow.dense_below)).view(shape[:2])
+        empty = self.batch.hidden.flatten(1).all(1)
+        log_q = self.posterior(self.batch, self.flow).log_prob(x.view(shape))
+        return block + torch.where(empty, flow.base_log_prob(x, hidden).view(shape[:2]), log_q)

@@ -57,9 +57,9 @@ def condition(
     Example:
 
         >>> flow = viscos.flows.iresnet((2,), start="none")
-        >>> posterior = viscos.condition(flow, np.array([[0.5, np.nan]])).fit(steps=20)
+        >>> posterior = viscos.condition(flow, torch.tensor([[0.5, torch.nan]])).fit(steps=20)
         >>> posterior.sample(16).shape
-        (16, 1, 2)
+        torch.Size([16, 1, 2])
     """
     if not isinstance(flow, Flow):
         flow = wrap(flow, as_tensor(y, "y").shape[1:])

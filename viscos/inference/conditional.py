@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,18 +14,21 @@ from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
 from viscos.inference.diagnosis import DOUBTFUL, Diagnosis
 from viscos.inference.elbo import Objective, lower_bound
-from viscos.inference.fitting import Fitting, Progress
+from viscos.inference.fitting import Fitting, Progress, shown
 from viscos.inference.imputation import Completions
 from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular
 from viscos.inference.proposals import propose
 from viscos.inference.refine import Refined, check, check_exact, refined
-from viscos.posteriors import PerItem, Posterior
+from viscos.inference.summary import Summary, deviation, quantiles, summarised
+from viscos.inference.terms import Terms, Values
+from viscos.posteriors import InferenceNetwork, PerItem, Posterior, usual
 
 
 class Conditional(Approximation):
     """The conditional distribution p(y^H | y^O) of a flow, approximated by q.
 
-    Made by `condition`. The flow's parameters are never changed.
+    Made by `condition`. The flow's parameters are never changed. Values come back in the caller's terms: tensors for a
+    tensor, numpy arrays for anything else, in the units that the observation had; `Values` is either.
     """
 
     def __init__(
@@ -37,9 +41,10 @@ class Conditional(Approximation):
         partition: str = "same",
         guess: Tensor | None = None,
         noise: float = 0.0,
+        terms: Terms | None = None,
     ) -> None:
         super().__init__(flow, batch, posterior, objective, seed, noise)
-        self.partition = partition
+        self.partition, self.terms = partition, terms or Terms(batch.values, batch.observed)
         check_partition(partition, posterior)
         self._point = None if guess is None else self._guessed(guess)
         if partition == "maxvol":
@@ -76,27 +81,43 @@ class Conditional(Approximation):
         learning_rate: float = 2e-2,
         samples: int = 8,
         decay: bool = True,
-        progress: Progress | None = None,
+        progress: bool | Progress = False,
     ) -> Conditional:
         """Maximises the bound by Adam: `samples` draws of each item a step (the paper: 500 steps, 1e-2, 8 draws).
 
         The first fit of a posterior for each item begins at a Laplace approximation, for the items for which that has
         the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
         best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less. With `decay`
-        the rate falls to zero along a cosine. `progress` is called after each step with its number and its figures,
-        `bound` among them when it was looked at. Warns if the bound was still rising in the end, if more than a few per
-        cent of the draws fail, and if the sign of det G^HH changes over the draws. Calling `fit` again goes on from the
-        posterior as it stands. Returns itself.
+        the rate falls to zero along a cosine. With `progress` there is a bar, in terminals and notebooks; if it is a
+        function, that is called after each step with its number and its figures, `bound` among them when it was looked
+        at. Warns if the bound was still rising in the end, if more than a few per cent of the draws fail, and if the
+        sign of det G^HH changes over the draws. Calling `fit` again goes on from the posterior as it stands. Returns
+        itself.
+
+        An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
+        takes its place, and begins where the network has it.
         """
         if steps < 0 or samples < 1 or learning_rate <= 0:
             raise InputError(
                 f"fit needs steps ≥ 0, samples ≥ 1 and learning_rate > 0, got {steps}, {samples} and {learning_rate}"
             )
         refuse_singular(self.conditioning(), self.partition)
-        lines = self._fitting.fit(steps, learning_rate, samples, decay, progress) if steps else []
+        if steps == 0:
+            return self
+        if isinstance(self.posterior, InferenceNetwork):
+            self.posterior = self._of_each_item(self.posterior)
+        with shown(progress, steps) as after:
+            lines = self._fitting.fit(steps, learning_rate, samples, decay, after)
         if lines:
             warnings.warn("; and ".join(lines), stacklevel=2)
         return self
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _of_each_item(self, network: InferenceNetwork) -> PerItem:
+        each = usual(self.batch.filled())
+        each.begin(network(self.batch, self.flow))
+        return each
 
     @torch.inference_mode(False)
     def conditioning(self) -> Tensor:
@@ -109,22 +130,58 @@ class Conditional(Approximation):
             self._condition = conditioning(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         return self._condition
 
-    def sample(self, n: int = 1) -> Tensor:
+    def sample(self, n: int = 1) -> Values:
         """n new draws (n, B, …); observed entries bit for bit, hidden ones NaN where the solve failed."""
-        return self.completions(n).draws
+        return self.terms.values(self.completions(n).draws)
 
     def completions(self, n: int = 1, *, antithetic: bool = False) -> Completions:
-        """n new draws with their latents and the solver's verdicts."""
-        if not isinstance(n, int) or n < 1:
-            raise InputError(f"the number of draws must be a whole number, at least 1, got {n!r}")
+        """n new draws as the model has them, in tensors, with their latents and the solver's verdicts."""
+        _check_draws(n)
         first, self._drawn = self._drawn, self._drawn + n
         return self.completed(n, "item", first, antithetic=antithetic)
 
-    def mean(self, draws: int = 32) -> Tensor:
+    def mean(self, draws: int = 32) -> Values:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
-        return self.completed(draws, "mean", antithetic=True).mean()
+        _check_draws(draws)
+        return self.terms.values(self.completed(draws, "mean", antithetic=True).mean())
 
-    def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Tensor:
+    def std(self, draws: int = 64) -> Values:
+        """The standard deviation of every entry (B, …), 0 where observed, from the draws of `quantile`."""
+        return self.terms.spreads(deviation(self._spread(draws)))
+
+    def quantile(self, q: float | Sequence[float], draws: int = 64) -> Values:
+        """The quantile of every entry (B, …) for a share `q` in [0, 1], or (n, B, …) for n of them.
+
+        From `draws` independent draws, the same at every call, that do not count among those of `sample`.
+        """
+        return self.terms.values(quantiles(self._spread(draws), q))
+
+    def summary(self, draws: int = 64) -> Summary:
+        """Mean, deviation, central 90 % interval, bound and share of failures; printed, a table."""
+        return summarised(self._spread(draws), self.mean(), self.bound(), self.terms)
+
+    def _spread(self, draws: int) -> Completions:
+        _check_draws(draws)
+        return self.completed(draws, "spread")
+
+    def log_prob(self, y: Values, *, exact_below: int = 1024) -> Values:
+        """log q(y^H | y^O) of completions (B, …) or (K, B, …), in nats (B,) or (K, B): the density that `sample` has.
+
+        q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|, with
+        `exact_below` as in `bound`; before noise is taken off the draws, where a flow's is. Of the flow's own
+        conditional density log p(y^H | y^O) it is an approximation, neither above nor below everywhere; what is never
+        below that, on average, is `flow.log_prob(y)` less `bound()`. Both are exact where q is. Raises `InputError` for
+        another shape, or a hidden entry that is not finite.
+        """
+        values, wanted = self.terms.inside(y, self.batch.values), self.batch.values.shape
+        if wanted not in (values.shape, values.shape[1:]):
+            raise InputError(f"completions are {tuple(values.shape)}; give {tuple(wanted)}, or draws of them")
+        if not bool((values.isfinite() | self.batch.observed).all()):
+            raise InputError("a completion has an entry that is not finite where it is hidden; leave failed draws out")
+        density = self.log_density(values.view(-1, *wanted), exact_below)
+        return self.terms.log_density(density.view(values.shape[: values.dim() - len(wanted) + 1]), self.batch.hidden)
+
+    def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Values:
         """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); −∞ where no draw was solved.
 
         A draw that failed counts as one of weight zero (`viscos.inference.lower_bound`).
@@ -132,7 +189,16 @@ class Conditional(Approximation):
         Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
         else estimated by Lanczos quadrature.
         """
-        return lower_bound(self.log_weight(draws, "bound", exact_below))
+        _check_draws(draws)
+        bound = lower_bound(self.log_weight(draws, "bound", exact_below))
+        return self.terms.log_density(bound, self.batch.observed)
+
+    def __repr__(self) -> str:
+        shape, steps = self.batch.values.shape, self._fitting.steps_done
+        items = f"{len(self.batch)} item{'s' * (len(self.batch) != 1)} of {tuple(shape[1:])}"
+        share = float(self.batch.hidden.double().mean()) if len(self.batch) else 0.0
+        fitted = f"fitted in {steps} steps" if steps else "not fitted"
+        return f"Conditional({items}, {share:.1%} hidden; {type(self.posterior).__name__}, {fitted}; seed {self.seed})"
 
     def diagnose(self, draws: int = 128, *, exact_below: int = 1024) -> Diagnosis:
         """How far q is from the flow's own conditional, for each item, by the importance weights of `draws` draws.
@@ -150,6 +216,7 @@ class Conditional(Approximation):
 
         By `sir`, importance resampling, or `imh`, independence Metropolis–Hastings (`viscos.inference.refine`): the
         more proposals, the closer; by default 32 for each draw, and 256 at least. The same call gives the same draws.
+        As `completions`, these are tensors in the model's units; `terms.values` makes them the caller's.
         Warns of items for which the proposals do not serve. Raises `InputError` for items that are too large for
         exact weights.
         """
@@ -162,6 +229,11 @@ class Conditional(Approximation):
             why = f"first: item {first[0]}, {first[1]}"
             warnings.warn(f"refined draws of {of} are doubtful ({why}): fit q, or take more proposals", stacklevel=2)
         return found
+
+
+def _check_draws(n: int) -> None:
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"the number of draws must be a whole number, at least 1, got {n!r}")
 
 
 def check_partition(partition: str, posterior: Posterior) -> None:

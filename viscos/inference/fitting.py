@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from viscos.core.progress import bar
 from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
 from viscos.inference.completion import complete
@@ -20,6 +22,7 @@ from viscos.posteriors import LatentGaussian, PerItem
 Progress = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and its figures."""
 
+_SHOWN = ("bound", "residual", "failed")
 _JUDGED = 8  # draws of each item by which a fit is judged
 _WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
@@ -115,3 +118,15 @@ class Fitting:
             f"{100 * float(fewer.sum() / found.ok.sum()):.2g} % of the draws have the rarer one: a latent has several "
             "completions there, of which the solver finds one; take partition=maxvol, or a flow of residual structure"
         )
+
+
+@contextmanager
+def shown(progress: bool | Progress | None, steps: int) -> Iterator[Progress | None]:
+    """What is called after each step: `progress` itself, or, if it is true, what moves a bar."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        with bar("fitting", steps) as line:
+            yield lambda step, figures: line.update(step + 1, {k: v for k, v in figures.items() if k in _SHOWN})

@@ -92,7 +92,7 @@ class Summary:
             yield str(i), f"{hidden.mean():.1%}", spread, f"{bound[i]:.4g}", f"{failed[i]:.1%}"
 
 
-def summarised(done: Completions, mean: Values, bound: Values, terms: Terms, columns: tuple[str, ...]) -> Summary:
+def summarised(done: Completions, mean: Values, bound: Values, terms: Terms) -> Summary:
     """The summary of draws whose mean and bound are known."""
     low, high = quantiles(done, INTERVAL)
     return Summary(
@@ -103,7 +103,7 @@ def summarised(done: Completions, mean: Values, bound: Values, terms: Terms, col
         bound,
         terms.plain((~done.ok).double().mean(0)),
         (~terms.observed).cpu().numpy(),
-        columns,
+        terms.columns,
     )
 
 

@@ -29,6 +29,8 @@ class Terms:
     """Of each entry (…), float64; None where the model has the caller's units."""
     scale: Tensor | None = None
     """Of each entry (…), float64, positive."""
+    columns: tuple[str, ...] = ()
+    """Names of the entries, for readers."""
 
     def values(self, v: Tensor) -> Values:
         """Values of the model (…, B, …) as the caller has them: observed entries bit for bit."""
@@ -61,7 +63,7 @@ class Terms:
 
 
 def taken(
-    y: Values, observed: Values | None, like: Tensor | None, scaling: tuple[Any, Any] | None = None
+    y: Values, observed: Values | None, like: Tensor | None, scaling: tuple[Values, Values] | None = None
 ) -> tuple[Tensor, Terms]:
     """An observation for the model (B, …), and the caller's terms.
 
@@ -73,7 +75,7 @@ def taken(
     if array and not given.is_floating_point():
         given = given.double()
     mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
-    center, scale = (None, None) if scaling is None else (_moment(m, n, given) for m, n in zip(scaling, _MOMENTS))
+    center, scale = (None, None) if scaling is None else _moments(scaling, given)
     values = _standardised(given, center, scale)
     if like is not None and (array or scaling is not None):
         values, mask = values.to(like), mask.to(like.device)
@@ -89,14 +91,16 @@ def as_tensor(value: Values, name: str) -> Tensor:
         return value
     try:
         array = np.asarray(value)
-        if array.dtype == object:
+        if array.dtype == object and value is not None:
             array = array.astype(float)
         return torch.from_numpy(np.ascontiguousarray(array).copy())
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}") from error
 
 
-_MOMENTS = ("center", "scale")
+def _moments(scaling: tuple[Values, Values], given: Tensor) -> tuple[Tensor, Tensor]:
+    center, scale = scaling
+    return _moment(center, "center", given), _moment(scale, "scale", given)
 
 
 def _moment(value: Any, name: str, given: Tensor) -> Tensor:

@@ -18,8 +18,14 @@ from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling, standardised
+from viscos.inference.conditional import Conditional
+from viscos.inference.terms import Values
 from viscos.linear.gaussian import Gaussian
+from viscos.logdet import LogDetEstimator
+from viscos.posteriors import Posterior
+from viscos.roots import RootFinder
 from viscos.runs import checkpoint
+from viscos.runs.conditioning import condition_run
 from viscos.train.model import Model, build_model
 
 _NONE = type(None)
@@ -60,6 +66,56 @@ class Trained:
         """The columns that vectors stand for; plain numbers without names, where they are of no table."""
         plain = Scheme(tuple(Column(str(place)) for place in range(math.prod(self.state["shape"]))))
         return plain if self.scaling is None else self.scaling.scheme
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise on training values; 0 where there was none, or dequantisation."""
+        noise = self.cfg.get("dataset", {}).get("noise", 0.0)
+        return 0.0 if noise == "uniform" else float(noise)
+
+    def condition(
+        self,
+        y: Values,
+        observed: Values | None = None,
+        *,
+        posterior: str | Posterior = "auto",
+        solver: str | RootFinder = "auto",
+        lad: str | LogDetEstimator = "auto",
+        partition: str = "same",
+        index: Values | None = None,
+        seed: int = 0,
+        denoise: bool = True,
+    ) -> Conditional:
+        """The run's conditional distribution given a partial observation, in the units of the run's data.
+
+        `y` (B, …) and `observed` are as in `viscos.condition`: tensors or arrays, NaN where hidden. Images are of
+        values in [0, 1]. Rows of a table are in the table's own units, and so is what comes back; of a data frame the
+        run's columns are taken by name. `posterior` is `auto`, the inference network that was taught with the flow, or
+        if there is none `householder`; `network`; or as in `viscos.condition`. A posterior of each item begins where
+        the network has it, or at the completion of the run's Gaussian; `fit` goes on from there. With `denoise` the
+        noise of training is taken off draws, where the flow can. The rest is as in `viscos.condition`.
+
+        Raises `InputError` for values out of the run's units, columns that are not there, and what does not fit.
+
+        Example:
+
+            >>> viscos.load("outputs/train/<run>").condition(rows).summary()
+        """
+        return condition_run(
+            self.model.flow,
+            self.model.posterior,
+            self.gaussian,
+            self.scaling,
+            y,
+            observed,
+            posterior,
+            solver=solver,
+            lad=lad,
+            partition=partition,
+            index=index,
+            seed=seed,
+            noise=self.noise if denoise and self.model.flow.can_denoise else 0.0,
+        )
 
     def standardised(self, data: Data) -> Data:
         """The data as the model takes them, in its dtype."""

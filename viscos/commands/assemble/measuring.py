@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
-from viscos.commands.progress import bar
 from viscos.core.build import build, maker
 from viscos.core.errors import InputError
+from viscos.core.progress import bar
 from viscos.data.images import Images
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data

@@ -17,9 +17,9 @@ from viscos.commands.assemble.idle import apart, of_training, said
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import FromTraining, Measuring, complete_gaussian, objective_of
 from viscos.commands.assemble.plan import plan_of, settled
-from viscos.commands.progress import Bar, bar
 from viscos.core.build import build
 from viscos.core.errors import InputError
+from viscos.core.progress import Bar, bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks, mask_hash

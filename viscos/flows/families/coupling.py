@@ -14,6 +14,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.flows.bijection import Bijection
+from viscos.flows.families.stack import whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.affine import Affine
 from viscos.flows.layers.coupling import Coupling
@@ -23,13 +24,13 @@ from viscos.flows.layers.start import first_layers
 
 
 def realnvp(
-    shape: Sequence[int], *, blocks: Sequence[int] = (6, 6), channels: int = 64, start: str = "standardise"
+    shape: int | Sequence[int], *, blocks: int | Sequence[int] = (6, 6), channels: int = 64, start: str = "standardise"
 ) -> Flow:
     """Affine couplings in turn on the two halves of an item, each behind ActNorm; the data's shape from end to end.
 
-    For images (C, H, W) `blocks` couplings at each scale: on checkerboards at the first one, on halves of the channels
-    after each squeeze. For vectors (d,) the halves are the even and the odd entries. `channels` is the width of the
-    conditioners, `start` the first layer (see `viscos.flows.layers.start`).
+    For images (C, H, W) `blocks` couplings at each scale (a plain number: one scale): on checkerboards at the first
+    one, on halves of the channels after each squeeze. For vectors (d,) the halves are the even and the odd entries.
+    `channels` is the width of the conditioners, `start` the first layer (see `viscos.flows.layers.start`).
     """
 
     def layers(size: tuple[int, ...], scale: int, k: int) -> list[Bijection]:
@@ -39,7 +40,9 @@ def realnvp(
     return _scales(shape, blocks, start, layers, squeeze_first=False)
 
 
-def glow(shape: Sequence[int], *, blocks: Sequence[int] = (8,), channels: int = 64, start: str = "none") -> Flow:
+def glow(
+    shape: int | Sequence[int], *, blocks: int | Sequence[int] = (8,), channels: int = 64, start: str = "none"
+) -> Flow:
     """Steps of Glow: ActNorm, an invertible 1×1 convolution, a coupling on half of the channels.
 
     For images a squeeze stands before each scale of `blocks` steps. No part of the latent is split off, and the
@@ -57,9 +60,12 @@ Block = Callable[[tuple[int, ...], int, int], list[Bijection]]
 """The layers of a block, from the size of what it acts on, its scale and its number there."""
 
 
-def _scales(shape: Sequence[int], blocks: Sequence[int], start: str, layers: Block, squeeze_first: bool) -> Flow:
+def _scales(
+    shape: int | Sequence[int], blocks: int | Sequence[int], start: str, layers: Block, squeeze_first: bool
+) -> Flow:
     """Blocks at each scale, with squeezes between them, all undone at the end."""
-    size = tuple(shape)
+    shape, blocks = whole(shape, "shape"), whole(blocks, "flow.blocks")
+    size = shape
     if len(size) not in (1, 3) or (len(size) == 1 and size[0] < 2):
         raise InputError(f"a coupling flow takes vectors of 2 entries or more, or images (C, H, W), got shape {size}")
     made, squeezes = first_layers(start, size), 0

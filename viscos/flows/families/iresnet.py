@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.flows.bijection import Bijection
+from viscos.flows.families.stack import whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.activations import ACTIVATIONS
 from viscos.flows.layers.affine import Affine
@@ -20,9 +21,9 @@ from viscos.flows.layers.start import first_layers
 
 
 def iresnet(
-    shape: Sequence[int],
+    shape: int | Sequence[int],
     *,
-    blocks: Sequence[int] = (8,),
+    blocks: int | Sequence[int] = (8,),
     channels: int | Sequence[int] = 32,
     fully_connected: int = 0,
     start: str = "none",
@@ -35,14 +36,14 @@ def iresnet(
     """An iResNet (Behrmann et al., 2019) with the estimators of residual flows (Chen et al., 2019).
 
     For images `shape` is (C, H, W): `blocks[s]` residual blocks (3-1-3 convolutions with `channels` in between, each
-    followed by ActNorm) at each scale, a squeeze between scales (and before the first one with `first_squeeze`), all
-    undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is (d,) and every block is
-    dense.
+    followed by ActNorm) at each scale (a plain number: one scale), a squeeze between scales (and before the first one
+    with `first_squeeze`), all undone at the end; then `fully_connected` dense residual layers. For vectors `shape` is
+    (d,) and every block is dense.
     `start` is the first layer (see `viscos.flows.layers.start`). `coefficient` bounds the norm of every linear map.
     With `implicit` every second block is turned round, which makes an implicit flow (Lu et al., 2021; the paper's
     appendix D): its Lipschitz constant has no bound, at the price of a fixed-point iteration for each reversed block.
     """
-    shape, series = tuple(shape), series or Series()
+    shape, blocks, series = whole(shape, "shape"), whole(blocks, "flow.blocks"), series or Series()
     _check(shape, blocks, channels, activation, coefficient, first_squeeze)
     widths = [channels] * len(blocks) if isinstance(channels, int) else list(channels)
     layers = first_layers(start, shape)

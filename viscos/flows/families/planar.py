@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viscos.core.solution import Solution
-from viscos.flows.families.stack import stack
+from viscos.flows.families.stack import stack, whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.lowrank import LowRankLayer, monotone_root
 
@@ -48,7 +49,8 @@ class Planar(LowRankLayer):
         return Solution.exact((flat - torch.tanh(t + self.b)[:, None] * u).view_as(x))
 
 
-def planar(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
+def planar(shape: int | Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
     """A stack of planar layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
-    d = torch.Size(shape).numel()
+    shape = whole(shape, "shape")
+    d = math.prod(shape)
     return stack([Planar(d) for _ in range(layers)], shape, start)

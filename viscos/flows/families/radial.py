@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viscos.core.solution import Solution
-from viscos.flows.families.stack import stack
+from viscos.flows.families.stack import stack, whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.lowrank import LowRankLayer
 
@@ -52,7 +53,8 @@ class Radial(LowRankLayer):
         return Solution.exact((self.center + away / (1 + beta / (alpha + r))[:, None]).view_as(x))
 
 
-def radial(shape: Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
+def radial(shape: int | Sequence[int], *, layers: int = 32, start: str = "standardise") -> Flow:
     """A stack of radial layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`)."""
-    d = torch.Size(shape).numel()
+    shape = whole(shape, "shape")
+    d = math.prod(shape)
     return stack([Radial(d) for _ in range(layers)], shape, start)

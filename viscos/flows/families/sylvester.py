@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from viscos.core.errors import InputError
 from viscos.core.solution import Solution
-from viscos.flows.families.stack import stack
+from viscos.flows.families.stack import stack, whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.lowrank import LowRankLayer, monotone_root
 
@@ -76,11 +77,12 @@ class Sylvester(LowRankLayer):
 
 
 def sylvester(
-    shape: Sequence[int], *, layers: int = 8, columns: int = 2, reflections: int = 0, start: str = "standardise"
+    shape: int | Sequence[int], *, layers: int = 8, columns: int = 2, reflections: int = 0, start: str = "standardise"
 ) -> Flow:
     """A stack of Sylvester layers for items of any `shape`, behind a first layer (see `viscos.flows.layers.start`).
 
     `reflections` above zero makes Q a product of so many Householder reflections.
     """
-    d = torch.Size(shape).numel()
+    shape = whole(shape, "shape")
+    d = math.prod(shape)
     return stack([Sylvester(d, columns, reflections) for _ in range(layers)], shape, start)

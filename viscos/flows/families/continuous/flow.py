@@ -18,6 +18,7 @@ from viscos.flows.families.continuous.runge_kutta import METHODS
 from viscos.flows.families.continuous.steps import IntegratorStep
 from viscos.flows.families.continuous.unet import UNetVelocity
 from viscos.flows.families.continuous.velocity import DenseVelocity, Velocity
+from viscos.flows.families.stack import whole
 from viscos.flows.flow import Flow
 from viscos.flows.layers.start import first_layers
 from viscos.linear import LinearOperator
@@ -99,7 +100,7 @@ class Continuous(Flow):
 
 
 def continuous(
-    shape: Sequence[int],
+    shape: int | Sequence[int],
     *,
     steps: int = 8,
     method: str = "midpoint",
@@ -114,7 +115,7 @@ def continuous(
     (each entry by its mean and deviation) or `none`. In as many steps of training the likelihood of digits came out
     better after `standardise`; after `gaussian`, restricted solves take half the evaluations.
     """
-    shape = tuple(shape)
+    shape = whole(shape, "shape")
     if len(shape) not in (1, 3):
         raise InputError(f"a continuous flow takes vectors (d,) or images (C, H, W), got shape {shape}")
     if method not in METHODS:

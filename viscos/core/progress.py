@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Iterator
@@ -110,9 +111,10 @@ class _Lines(Bar):
 
 @contextmanager
 def bar(what: str, total: int, done: int = 0, console: Console | None = None) -> Iterator[Bar]:
-    """A bar on standard error; where that is no terminal, a line every half minute and one at the end."""
+    """A bar on standard error, or in a notebook; elsewhere a line every half minute and one at the end."""
     console = console or Console(file=sys.stderr)
-    if not console.is_terminal:
+    notebook = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None  # rich needs it there
+    if not (console.is_terminal or notebook):
         lines = _Lines(what, total, done, console)
         try:
             yield lines

@@ -1,0 +1,259 @@
+"""`viscos.condition` and `viscos.load` as Python code has them: arrays, units, and what a posterior tells."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from problems import F64, AffineFlow, SmoothFlow, normal, within
+
+import viscos
+from viscos.core.errors import InputError
+from viscos.data.scaling import Scaling
+from viscos.flows import Flow
+from viscos.flows.families.stack import whole
+from viscos.posteriors import Amortised, Diagonal, Householder
+from viscos.roots import anderson
+from viscos.runs.trained import Trained
+from viscos.train.model import Model
+
+NAN = math.nan
+TIGHT = anderson(1e-9, 100)
+ROWS = np.array([[0.5, NAN, -1.0], [NAN, 1.5, 0.3]])
+CENTER, SCALE = np.array([5.0, 2000.0, -0.3]), np.array([2.0, 300.0, 0.02])
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def law(flow: AffineFlow, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Hidden entries, their conditional mean and covariance, and log p(y^O), of a row with NaN."""
+    H, on = np.isnan(row).nonzero()[0], (~np.isnan(row)).nonzero()[0]
+    found = flow.gaussian()
+    mean, S = found.mean.numpy(), found.covariance.numpy()
+    gain = S[np.ix_(H, on)] @ np.linalg.inv(S[np.ix_(on, on)])
+    evidence = torch.distributions.MultivariateNormal(torch.tensor(mean[on]), torch.tensor(S[np.ix_(on, on)]))
+    inner = S[np.ix_(H, H)] - gain @ S[np.ix_(on, H)]
+    return H, mean[H] + gain @ (row[on] - mean[on]), inner, float(evidence.log_prob(torch.tensor(row[on])))
+
+
+# ------------------------------------------------------------------------------------------------------ arrays, and NaN
+
+
+def test_what_is_nan_is_hidden():
+    flow, y = AffineFlow(3), torch.tensor(ROWS)
+    wanted = viscos.condition(flow, y, ~y.isnan()).sample(2)
+    assert torch.equal(viscos.condition(flow, y).sample(2), wanted)
+
+
+@pytest.mark.parametrize("given", [ROWS, ROWS.astype(np.float32), ROWS.tolist()], ids=["double", "single", "list"])
+def test_arrays_come_back_as_arrays_of_their_own_precision(given):
+    flow = viscos.flows.iresnet(3, blocks=1, channels=8)  # in single precision
+    q = viscos.condition(flow, given, posterior="diagonal")
+    dtype, known = getattr(given, "dtype", np.float64), ~np.isnan(ROWS)
+    for values in (q.sample(2), q.mean(4), q.quantile(0.3, 4), q.quantile([0.1, 0.9], 4)):
+        assert isinstance(values, np.ndarray) and values.dtype == dtype
+        assert (values[..., known] == np.asarray(given)[known]).all()  # bit for bit
+    assert q.std(4).dtype == dtype and (q.std(4)[known] == 0).all()
+    assert isinstance(q.bound(2), np.ndarray) and isinstance(q.log_prob(q.mean(4)), np.ndarray)
+    as_tensor = viscos.condition(flow, torch.tensor(ROWS).float(), posterior="diagonal")
+    assert np.allclose(q.mean(4), as_tensor.mean(4), atol=1e-6)
+    assert isinstance(as_tensor.std(4), torch.Tensor) and isinstance(as_tensor.bound(2), torch.Tensor)
+
+
+def test_whole_numbers_and_masks_are_taken_from_arrays_and_never_changed():
+    flow, y = AffineFlow(3), np.array([[1, 2, 3]])
+    observed = np.array([True, False, True])
+    q = viscos.condition(flow, y, observed, index=np.array([7]))
+    wanted = q.sample(1)
+    assert wanted.dtype == np.float64 and (wanted[0, 0, [0, 2]] == [1, 3]).all()
+    y[:], observed[:] = 9, False
+    again = viscos.condition(flow, np.array([[1, 0, 3]]), [True, False, True], index=np.array([7])).sample(1)
+    assert (again == wanted).all()
+    assert (q.mean()[0, [0, 2]] == [1, 3]).all()
+
+
+@pytest.mark.parametrize("y", [None, "photo.png", [["a", "b", "c"]], {"a": 1}])
+def test_what_holds_no_numbers_is_refused_in_a_line(y):
+    with pytest.raises(InputError, match="y must be a tensor or an array of numbers") as caught:
+        viscos.condition(AffineFlow(3), y)
+    assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- what a posterior tells
+
+
+@pytest.mark.parametrize("scaling", [None, (CENTER, SCALE)], ids=["the flow's units", "units of their own"])
+def test_an_affine_flow_has_its_closed_forms(scaling):
+    """Mean, deviation, quantiles, bound and density of the hidden entries, after a fit that can be exact."""
+    flow, row = AffineFlow(3), np.array([[NAN, 0.4, NAN]])
+    center, scale = (np.zeros(3), np.ones(3)) if scaling is None else scaling
+    H, mean, covariance, evidence = law(flow, row[0])
+    mean, root = center[H] + scale[H] * mean, np.diag(scale[H])
+    covariance, evidence = root @ covariance @ root, evidence - math.log(scale[1])
+    q = viscos.condition(flow, center + scale * row, posterior="full", scaling=scaling, solver=TIGHT)
+    q.fit(120)
+    deviation = np.sqrt(np.diag(covariance))
+    assert (abs(q.mean(2)[0, H] - mean) < 0.02 * deviation).all()
+    assert (abs(q.std(2000)[0, H] / deviation - 1) < 0.06).all()
+    assert (abs(q.quantile(0.95, 2000)[0, H] - mean - 1.645 * deviation) < 0.12 * deviation).all()
+    assert abs(q.bound(50)[0] - evidence) < 0.01
+    exact = torch.distributions.MultivariateNormal(torch.tensor(mean), torch.tensor(covariance))
+    draws = q.sample(5)
+    assert np.allclose(q.log_prob(draws)[:, 0], exact.log_prob(torch.tensor(draws[:, 0, H])), atol=0.05)
+    if scaling is None:  # log p(y) less the bound is the same where q is exact
+        whole_row = torch.tensor(draws[:, 0])
+        assert np.allclose(q.log_prob(draws)[:, 0], flow.log_prob(whole_row).detach() - q.bound(50), atol=0.05)
+
+
+def test_the_density_of_completions_is_normalised_whatever_q_is():
+    """Over the one hidden entry of a nonlinear flow, by a sum."""
+    flow, y = SmoothFlow(3), normal(1, 3)
+    posterior = Diagonal(y)
+    posterior.mean.data.fill_(0.4)
+    posterior.log_scale.data.fill_(-0.7)
+    q = viscos.condition(flow, y, torch.tensor([True, False, True]), posterior=posterior)
+    grid = torch.linspace(-8, 8, 4001, dtype=F64)
+    completions = y.repeat(len(grid), 1)[:, None].clone()
+    completions[:, 0, 1] = grid
+    density = q.log_prob(completions).exp()[:, 0]
+    assert float(density.sum() * (grid[1] - grid[0])) == pytest.approx(1, abs=1e-6)
+    at = float((density * grid).sum() * (grid[1] - grid[0]))
+    assert within(q.sample(500)[:, 0, 1:2], torch.tensor([at], dtype=F64)).all()  # of which the draws are
+
+
+def test_an_item_with_everything_missing_has_the_flows_own_density():
+    flow, y = SmoothFlow(3), normal(2, 3)
+    q = viscos.condition(flow, torch.full((2, 3), NAN, dtype=F64))
+    q.posterior.mean.data.fill_(2.0)
+    assert torch.allclose(q.log_prob(y), flow.log_prob(y))
+
+
+def test_refused_completions_and_shares():
+    q = viscos.condition(AffineFlow(3), ROWS)
+    for y, words in ((np.zeros((2, 4)), "give \\(2, 3\\), or draws of them"), (ROWS, "not finite where it is hidden")):
+        with pytest.raises(InputError, match=words):
+            q.log_prob(y)
+    for call in (lambda: q.quantile(1.5), lambda: q.quantile([[0.5]]), lambda: q.std(0)):
+        with pytest.raises(InputError):
+            call()
+    for bad in ((CENTER, -SCALE), (CENTER[:2], SCALE)):
+        with pytest.raises(InputError, match="the scaling's"):
+            viscos.condition(AffineFlow(3), ROWS, scaling=bad)
+
+
+def test_a_posterior_says_what_it_is_in_words():
+    q = viscos.condition(AffineFlow(3), ROWS, posterior="diagonal")
+    assert repr(q) == "Conditional(2 items of (3,), 33.3% hidden; Diagonal, not fitted; seed 0)"
+    assert "fitted in 3 steps" in repr(q.fit(3))
+    summary = q.summary(20)
+    lines = str(summary).splitlines()
+    assert lines[0].split() == ["item", "entry", "mean", "std", "5", "%", "95", "%"] and len(lines) == 3
+    assert lines[1].split() == ["0", "1", *(f"{v[0, 1]:.4g}" for v in (q.mean(), q.std(20), summary.low, summary.high))]
+    assert (summary.low <= summary.mean).all() and (summary.mean <= summary.high).all()
+    image = viscos.flows.iresnet((1, 2, 2), blocks=1, channels=8)
+    of_images = viscos.condition(image, np.array([[[[0.1, NAN], [0.2, 0.3]]]])).summary(4)
+    assert str(of_images).splitlines()[1].split()[:2] == ["0", "25.0%"]
+
+
+def test_a_fit_shows_a_bar_if_asked(capsys):
+    q = viscos.condition(AffineFlow(3), ROWS, posterior="diagonal")
+    q.fit(2)
+    assert capsys.readouterr().err == ""
+    q.fit(3, progress=True)
+    assert "fitting 3/3" in capsys.readouterr().err
+    seen = []
+    q.fit(2, progress=lambda step, figures: seen.append(step))
+    assert seen == [0, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------ of a run
+
+
+def run_of(flow: Flow, posterior=None, scaling: Scaling | None = None, shape=(3,)) -> Trained:
+    state = {"shape": list(shape), "scaling": None if scaling is None else scaling.state()}
+    state["gaussian"] = {"mean": torch.zeros(math.prod(shape)), "covariance": torch.eye(math.prod(shape))}
+    return Trained(Model(flow, posterior, None), {"dataset": {"noise": 0.0}}, state, Path("checkpoint.pt"))
+
+
+SCALING = Scaling(("long", "heavy", "fine"), torch.tensor(CENTER), torch.tensor(SCALE))
+
+
+class Frame:
+    """As much of a data frame as matters."""
+
+    def __init__(self, columns: dict[str, list[float]]) -> None:
+        self.columns, self.values = list(columns), columns
+
+    def __getitem__(self, names: list[str]) -> np.ndarray:
+        return np.array([self.values[name] for name in names]).T
+
+
+def test_a_table_run_takes_and_gives_the_tables_own_units():
+    flow, rows = AffineFlow(3), CENTER + SCALE * ROWS
+    run = run_of(flow, scaling=SCALING)
+    q, plain = run.condition(rows, posterior="diagonal"), viscos.condition(flow, ROWS, posterior="diagonal")
+    plain.posterior.center(flow.to_latent(torch.tensor(ROWS).nan_to_num(0)))  # the Gaussian's completion
+    known = ~np.isnan(rows)
+    assert (q.mean()[known] == rows[known]).all()
+    assert np.allclose(q.mean(), CENTER + SCALE * plain.mean()) and np.allclose(q.std(), SCALE * plain.std())
+    assert np.allclose(q.bound(), plain.bound() - (np.log(SCALE) * known).sum(1))
+    assert "heavy" in str(q.summary(2))
+    mixed = Frame(
+        {name: list(column) for name, column in zip(("fine", "long", "heavy"), rows.T[[2, 0, 1]], strict=True)}
+    )
+    assert np.allclose(run.condition(mixed, posterior="diagonal").mean(), q.mean())
+    with pytest.raises(InputError, match="no column 'fine', it has long, heavy, fines; did you mean 'fines'"):
+        run.condition(Frame({"long": [1.0], "heavy": [2.0], "fines": [3.0]}))
+
+
+def test_a_run_refuses_images_out_of_its_units():
+    run = run_of(viscos.flows.iresnet((1, 2, 2), blocks=1, channels=8), shape=(1, 2, 2))
+    y = np.random.default_rng(0).random((2, 1, 2, 2))
+    y[0, 0, 0, 0] = NAN
+    assert run.condition(y).sample(1).shape == (1, 2, 1, 2, 2)
+    for bad, remedy in ((255 * y, r"values / 255"), (2 * y - 1, r"\(values \+ 1\) / 2")):
+        with pytest.raises(InputError, match=remedy) as caught:
+            run.condition(bad)
+        assert "\n" not in str(caught.value)
+    hidden = np.where(np.isnan(y), 255.0, y)
+    assert run.condition(hidden, ~np.isnan(y)).sample(1).shape == (1, 2, 1, 2, 2)  # what is hidden may be anything
+
+
+def test_a_run_completes_by_its_network_and_a_fit_goes_on_from_there():
+    network = Amortised((3,), width=4, gaussian=False, held_out=0.0, regressed=True).double()
+    torch.nn.init.normal_(network.heads["mean"].weight)
+    run = run_of(AffineFlow(3), network)
+    before = copy.deepcopy(network.state_dict())
+    q = run.condition(torch.tensor(ROWS))
+    assert q.posterior is network
+    there = network(q.batch, q.flow)
+    begun = run.condition(torch.tensor(ROWS), posterior="diagonal")
+    assert isinstance(begun.posterior, Diagonal)
+    assert torch.allclose(begun.posterior(q.batch, q.flow).mean[q.batch.hidden], there.mean[q.batch.hidden])
+    bound = q.bound(64)
+    q.fit(20)
+    assert isinstance(q.posterior, Householder) and (q.bound(64) > bound - 0.05).all()
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert run.condition(ROWS, posterior="network").posterior is network
+    with pytest.raises(InputError, match="no inference network"):
+        run_of(AffineFlow(3)).condition(ROWS, posterior="network")
+
+
+# ------------------------------------------------------------------------------------------------- plain numbers
+
+
+def test_a_plain_number_of_blocks_is_one_scale():
+    for make in (viscos.flows.iresnet, viscos.flows.realnvp, viscos.flows.glow):
+        assert len(make((4,), blocks=2).layers) == len(make([4], blocks=[2]).layers) == len(make(4, blocks=2).layers)
+    assert viscos.flows.planar(3).shape == viscos.flows.continuous(3).shape == (3,)
+    assert whole(2, "flow.blocks") == (2,) and whole([4, 4], "flow.blocks") == (4, 4)
+    for bad in (2.5, "ab", [], [1.0], True, -1):
+        with pytest.raises(InputError, match=r"flow.blocks is .*; give a whole number, or a list of them"):
+            viscos.flows.iresnet((2,), blocks=bad)
