@@ -222,7 +222,7 @@ def test_wrong_arguments_are_one_line(spec, says):
 
 def test_a_bug_inside_is_not_bad_input():
     with pytest.raises(TypeError):
-        build({"_target_": "viscos.flows.iresnet", "blocks": 3}, Flow, (2,))
+        build({"_target_": "viscos.flows.iresnet", "coefficient": "high"}, Flow, (2,))
 
 
 def test_every_kind_has_its_place():
