@@ -13,17 +13,18 @@ from omegaconf import OmegaConf
 import viscos.configs
 from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
-from viscos.core.build import build
+from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.mask_files import save_masks
 from viscos.data.masks import Mask
 from viscos.flows import Flow, Residual
+from viscos.imputers import Imputer, OnFlow, kinds_of
 from viscos.logdet import LogDetEstimator
-from viscos.posteriors import Posterior
-from viscos.roots import RootFinder
+from viscos.posteriors import Amortised, Posterior
+from viscos.roots import RootFinder, anderson
 
 FOLDER = Path(viscos.configs.__file__).parent
-OWN_PARTS = ("dataset", "flow", "mask", "posterior", "solver", "lad")
+OWN_PARTS = ("imputer", "dataset", "flow", "mask", "posterior", "solver", "lad")
 NEEDED = {
     "mask=file": ["mask.path=masks.npz"],
     "dataset=array": ["dataset.path=images.npz"],
@@ -88,6 +89,11 @@ def test_every_choice_builds(command, override):
         build(cfg[part], Posterior, arguments)
     elif part == "solver":
         assert build(cfg[part], RootFinder).tolerance == cfg[part]["tolerance"]
+    elif part == "imputer":
+        trained = build(settings("flow", "continuous"), Flow, (1, 8, 8))
+        given = [trained] if makes(cfg[part], OnFlow) else []
+        given = [trained, Amortised((1, 8, 8)), anderson(1e-3)] if choice == "viscos" else given
+        assert kinds_of(build(cfg[part], Imputer, *given))
     else:
         assert part == "lad" and build(cfg[part], LogDetEstimator)
 

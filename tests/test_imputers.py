@@ -13,7 +13,7 @@ import torch
 from problems import normal
 
 from viscos.commands.assemble.data import Dataset
-from viscos.commands.assemble.measuring import FromTraining, check_imputer, complete_gaussian
+from viscos.commands.assemble.imputers import FromTraining, Parts, check, complete_gaussian, described_by
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -47,6 +47,7 @@ from viscos.report import kinds
 from viscos.report.completions import completions_table, scores_table
 from viscos.roots import anderson
 from viscos.runs import checkpoint
+from viscos.train.model import Model
 
 D, N = 3, 40
 VALUES, OBSERVED = normal(N, D, seed=1).float(), normal(N, D, seed=2) > 0
@@ -338,19 +339,36 @@ def test_images_are_rows_and_an_entry_that_nobody_observes_gets_zero():
     assert done.draws.shape == (1, 12, 1, 2, 2) and (done.mean()[:, 0, 1, 1] == 0).all()
 
 
-def test_they_are_chosen_by_name():
-    known = FromTraining(None, None, lambda: TABLE, CompleteGaussianImputer)
-    for kind in OTHERS:
-        check_imputer(kind.name, flow())
-        assert type(known.imputer(kind.name, flow())) is kind
-    for name in ("mean", "gaussian"):
-        assert known.imputer(name, flow()) is None, "of a run that does not know them"
-    assert type(known.imputer("gaussian_complete", flow())) is CompleteGaussianImputer
-    listed = "choose from mean, gaussian, gaussian_complete, median, knn, iterative, forest, repaint, dps, "
-    with pytest.raises(InputError, match=listed):
-        check_imputer("nearest", flow())
+def parts(model=None, known=None) -> Parts:
+    known = known or FromTraining(None, None, lambda: TABLE, CompleteGaussianImputer)
+    return Parts(known, model, anderson(1e-5), 0.0, 0, torch.device("cpu"))
+
+
+def test_they_are_chosen_by_name_and_fitted():
+    for kind in (*OTHERS, MeanImputer, GaussianImputer):
+        check(described_by(kind.name), None)
+        assert type(parts().imputer(described_by(kind.name))) is kind
+    assert type(parts().imputer(described_by("gaussian_complete"))) is CompleteGaussianImputer
+    known = FromTraining(torch.ones(3), LAW, None, CompleteGaussianImputer)
+    assert parts(known=known).imputer(described_by("mean")).means is known.means, (
+        "what the run knows is not fitted anew"
+    )
+    assert parts(known=known).imputer(described_by("gaussian")).gaussian is LAW
+    with pytest.raises(InputError, match="came without training data"):
+        parts(known=known).imputer(described_by("gaussian") | {"floor": 0.5})
+
+
+def test_each_is_given_the_flow_that_it_needs():
+    with pytest.raises(InputError, match=r"choose from d_flow, dps, .*viscos, or give"):
+        described_by("nearest")
+    for name in ("dps", "viscos"):
+        with pytest.raises(InputError, match="a flow that is trained already, and there is none"):
+            check(described_by(name), None)
     with pytest.raises(InputError, match="take flow=continuous"):
-        check_imputer("dps", flow())
+        check(described_by("dps"), flow())
+    model = Model(flow(), network(), None)
+    made = parts(model).imputer(described_by("viscos"))
+    assert isinstance(made, FlowImputer) and made.of is model.flow and made.posterior is model.posterior
 
 
 # ----------------------------------------------------------------------------------------------- another method's draws

@@ -1,7 +1,8 @@
-"""Measures a model on a test split, beside imputers that need no flow."""
+"""Measures imputers on a test split, all alike; and of a model what there is besides its completions."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +14,12 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import FlowImputer, Imputer, NetworkImputer, kinds_of
+from viscos.imputers import Cost, FlowImputer, Imputer, NetworkImputer, kinds_of
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
 from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
 from viscos.metrics.metric import measured
 from viscos.train.model import Model
-
-_MEAN = "mean"
-"""The kind of completion of which progress shows figures."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,16 @@ def evaluate(
 ) -> tuple[dict[str, Any], Completions | None]:
     """A record of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
 
-    The record says of each figure how it was computed. `others` are measured beside the model's own imputers, by the
-    same `metrics` (by default `standard_metrics` without an extractor). `progress` gets the number of items done.
+    `others` are measured beside the model's own imputers, as `measure` does. Where nothing is hidden, there is nothing
+    to complete, and the flow is measured as a density.
     """
     model.eval()
-    record: dict[str, Any] = {
-        "items": len(test),
-        "mask_hash": mask_hash(observed),
-        "missing": float((~observed).double().mean()),
-    }
-    first: Completions | None = None
+    record, first = _about(test, observed), None
     if model.posterior is not None and not bool(observed.all()):
-        metrics = standard_metrics(test) if metrics is None else metrics
-        run = _Completion(test, observed, protocol, [*_own(model, objective, protocol), *others], metrics, model)
-        first = run.go(progress)
-        taken_off = protocol.noise if model.flow.can_denoise else 0.0
-        record |= {"draws": protocol.draws, "noise_taken_off_draws": taken_off, **run.record()}
+        metrics = [*(standard_metrics(test) if metrics is None else metrics), TrainedAlong(model)]
+        imputers, device = [*_own(model, objective, protocol), *others], next(model.parameters()).device
+        record, first = measure(imputers, test, observed, protocol, metrics=metrics, device=device, progress=progress)
+        record["noise_taken_off_draws"] = protocol.noise if model.flow.can_denoise else 0.0
         bounded = {"items": protocol.bound_items, "draws": protocol.bound_draws, "seed": protocol.seed}
         record["bound"] = bound_record(model, test, observed, objective, **bounded)
     elif bool(observed.all()):
@@ -79,6 +71,32 @@ def evaluate(
         record["log_likelihood"] = log_likelihood_record(model.flow, test, protocol.batch_size)
     record["lipschitz"] = max(model.flow.lipschitz(), default=0.0)
     return record, first
+
+
+def measure(
+    imputers: Sequence[Imputer],
+    test: Data,
+    observed: Tensor,
+    protocol: Protocol,
+    *,
+    metrics: Sequence[Metric] | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda done, figures: None,
+) -> tuple[dict[str, Any], Completions]:
+    """A record of `imputers` on `test` under the masks `observed` (N, …), and the first one's completions of the first
+    items.
+
+    The record says of each figure how it was computed, and what each imputer cost. All are measured by the same
+    `metrics`, by default `standard_metrics` without an extractor. `progress` gets the number of items done.
+    """
+    metrics = standard_metrics(test) if metrics is None else metrics
+    run = _Completion(test, observed, protocol, imputers, metrics, torch.device(device))
+    first = run.go(progress)
+    return _about(test, observed) | {"draws": protocol.draws, **run.record()}, first
+
+
+def _about(test: Data, observed: Tensor) -> dict[str, Any]:
+    return {"items": len(test), "mask_hash": mask_hash(observed), "missing": float((~observed).double().mean())}
 
 
 def standard_metrics(test: Data, reference: Reference | str = "no extractor was given") -> list[Metric]:
@@ -103,23 +121,27 @@ class _Completion:
         protocol: Protocol,
         imputers: Sequence[Imputer],
         metrics: Sequence[Metric],
-        model: Model,
+        device: torch.device,
     ) -> None:
         self.test, self.observed, self.protocol, self.imputers = test, observed, protocol, imputers
-        self.metrics: list[Metric] = [*metrics, TrainedAlong(model)]
-        self.device = next(model.parameters()).device
+        self.metrics, self.device = metrics, device
+        self.costs = [Cost.of(imputer) for imputer in imputers]
         self.solutions: list[Solution] = []
 
-    def go(self, progress: Progress) -> Completions | None:
+    def go(self, progress: Progress) -> Completions:
         """Returns the first imputer's completions of the first batch."""
         protocol, first, solved, total = self.protocol, None, 0, 0
+        shown = kinds_of(self.imputers[0])[0].key
         independent = (protocol.draws + 1) // 2
         needy = [metric for metric in self.metrics if metric.draws > independent]
         usual = [metric for metric in self.metrics if metric not in needy]
         for rows in torch.arange(len(self.test)).split(protocol.batch_size):
             batch = self._batch(rows)
-            for imputer in self.imputers:
+            for imputer, cost in zip(self.imputers, self.costs, strict=True):
+                began = time.monotonic()
                 done = imputer.best_mean(batch, protocol.draws, protocol.seed)
+                done.solution.status.cpu()  # waits for the device
+                cost.add(done, time.monotonic() - began)
                 self._measure(usual, imputer, done, rows)
                 if imputer is self.imputers[0]:
                     first = done if first is None else first
@@ -128,11 +150,12 @@ class _Completion:
                     self.solutions.append(done.solution.with_value(done.solution.residual))
             for metric in usual:
                 metric.update_truth(measured(self.test, rows, self.observed[rows]))
-            figures = {key: value for metric in usual for key, value in metric.so_far(_MEAN).items()}
+            figures = {key: value for metric in usual for key, value in metric.so_far(shown).items()}
             figures["failed"] = 1 - solved / max(total, 1)
             progress(int(rows[-1]) + 1, figures)
         for metric in needy:
             self._draw_more(metric)
+        assert first is not None
         return first
 
     def _draw_more(self, metric: Metric) -> None:
@@ -160,4 +183,5 @@ class _Completion:
             record |= metric.record()
         if self.solutions:
             record["solver"] = Solution.joined(self.solutions).record()
+        record["cost"] = {cost.name: cost.record() for cost in self.costs}
         return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in kinds_of(imputer)}}

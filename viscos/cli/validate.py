@@ -214,6 +214,21 @@ RULES: dict[str, Rule] = {
     "solver.mixing": number(0, 1, inside=True),
     "solver.decay": number(0, 1),
     "lad.probes": integer(1),
+    "imputer.rows": integer(1),
+    "imputer.neighbours": integer(1),
+    "imputer.rounds": integer(1),
+    "imputer.trees": integer(1),
+    "imputer.features": integer(1),
+    "imputer.floor": number(0, inside=True),
+    "imputer.noise": number(0),
+    "imputer.steps": integer(1),
+    "imputer.resamplings": integer(1),
+    "imputer.averages": integer(1),
+    "imputer.iterations": integer(1),
+    "imputer.scale": number(0, inside=True),
+    "imputer.alpha": number(0),
+    "imputer.learning_rate": number(0, inside=True),
+    "imputer.prior": number(0),
 }
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from viscos import runs
 from viscos.commands.assemble.evaluation import evaluation
-from viscos.commands.assemble.saved import from_training
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
 from viscos.report.board import Log
@@ -20,7 +19,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     if job.idle:
         print(job.idle, flush=True)
     runs.save_config(job.run_dir, job.settings)
-    record, first = job.measuring.run(job.trained.model, job.test, job.observed, from_training(job.trained), job.given)
+    record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
     record = about | record
     with Log(job.run_dir) as log:

@@ -20,6 +20,7 @@ from viscos.commands.shards import Shards, has_shards
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.progress import bar
+from viscos.imputers import Imputer
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
 from viscos.linear.principal import longest
@@ -35,7 +36,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     if (record := _finished(Path(cfg["run_dir"]), resumed=bool(cfg["resume"]))) is not None:
         return record
     job = imputing(cfg)
-    if line := job.choice.line(job.posterior(job.data.values[:1])):
+    if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
         print(line, flush=True)
     for note in job.data.notes:
         print(note, flush=True)
@@ -80,9 +81,10 @@ def _save(job: Imputing, done: Results, log: Log) -> dict[str, Any]:
     """Writes the results; returns their record."""
     record = record_of(job, done)
     files = save(job, done)
-    log.record("impute", record, job.choice.steps)
+    steps = 0 if job.imputer else job.choice.steps
+    log.record("impute", record, steps)
     for name, picture in _pictures(job, done).items():
-        log.image(f"impute/{name}", picture, job.choice.steps)
+        log.image(f"impute/{name}", picture, steps)
         files.append(f"{name}.png")
     atomic.write_json(job.run_dir / "metrics.json", record)
     print(summary(record))
@@ -92,6 +94,8 @@ def _save(job: Imputing, done: Results, log: Log) -> dict[str, Any]:
 
 def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
     batch = incomplete(job.data.values[rows], job.items.observed[rows], rows).to(job.device)
+    if job.imputer is not None:
+        return _by_imputer(job.imputer, batch, job)
     posterior, flow = job.posterior(batch.filled()), job.trained.model.flow
     fits = posterior is not job.choice.network
     taught = job.choice.taught_there(batch) if fits else None
@@ -118,6 +122,15 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
     else:  # each costs more than all draws together
         bound = condition = torch.full((len(rows),), float("nan"))
     return Results(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
+
+
+def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:
+    """The completions of another imputer than a flow with its posterior: there is no bound, and nothing is fitted."""
+    began = time.monotonic()
+    done = imputer.impute(batch, job.draws, job.seed)
+    done.solution.status.cpu()  # waits for the device
+    unknown = torch.full((len(batch),), float("nan"))
+    return Results(done, unknown, None, None, unknown, 0.0, time.monotonic() - began)
 
 
 def _announce(job: Imputing, batch: Incomplete) -> None:

@@ -42,4 +42,4 @@ def _table(job: Imputing, done: Completed) -> list[str]:
     """The tables of a file with a header."""
     rows = job.items.rows
     assert rows is not None
-    return Filled(rows, job.trained.scheme, done.mean, done.draws, done.known, done.observed).write(job.run_dir)
+    return Filled(rows, job.saved.scheme, done.mean, done.draws, done.known, done.observed).write(job.run_dir)

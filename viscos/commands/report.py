@@ -16,7 +16,7 @@ from viscos.data.vectors import Vectors
 from viscos.flows import Flow
 from viscos.inference import Completions
 from viscos.report.advice import warnings
-from viscos.report.completions import completions_table, scores_table, why_no_fid
+from viscos.report.completions import completions_table, costs_table, scores_table, why_no_fid
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 
@@ -116,7 +116,7 @@ def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, coun
 
 def summary(record: dict[str, Any]) -> str:
     """The main figures of a record, a line each, and last what should not be overlooked."""
-    lines = completions_table(record) + scores_table(record)
+    lines = completions_table(record) + scores_table(record) + costs_table(record)
     if reason := why_no_fid(record):
         lines.append(f"FID                         none: {reason}")
     for entry in filter(None, (record.get("accuracy"), record.get("accuracy_latents"))):
@@ -136,7 +136,7 @@ def summary(record: dict[str, Any]) -> str:
     if record.get("log_likelihood"):
         entry = record["log_likelihood"]
         lines.append(f"log-likelihood              {entry['value']:.4f} nats an item ({entry['items']} items)")
-    if record.get("solver"):
+    if record.get("solver") and record["solver"]["evaluations"]:
         s = record["solver"]
         lines.append(
             f"solver                      {s['evaluations']:.1f} evaluations a solve, "

@@ -16,7 +16,7 @@ from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.solution import Solution
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import FlowImputer, GaussianImputer, Imputer, UnfittedImputer
+from viscos.imputers import Cost, FlowImputer, GaussianImputer, Imputer, UnfittedImputer, kinds_of
 from viscos.inference import Completions
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
 from viscos.metrics.rmse import known
@@ -59,16 +59,17 @@ class Results:
 def _kept(completions: Completions) -> Completions:
     solution = completions.solution
     moved = {field.name: getattr(solution, field.name).cpu() for field in fields(solution)}
-    return replace(completions, draws=completions.draws.cpu(), latents=None, solution=Solution(**moved))
+    notes = completions.notes and {name: each.cpu() for name, each in completions.notes.items()}
+    return replace(completions, draws=completions.draws.cpu(), latents=None, solution=Solution(**moved), notes=notes)
 
 
 def _flat(completions: Completions) -> dict[str, Any]:
     solution = {field.name: getattr(completions.solution, field.name) for field in fields(completions.solution)}
-    return {"draws": completions.draws, "paired": completions.paired, "solution": solution}
+    return {"draws": completions.draws, "paired": completions.paired, "notes": completions.notes, "solution": solution}
 
 
 def _whole(state: dict[str, Any]) -> Completions:
-    return Completions(state["draws"], None, Solution(**state["solution"]), state["paired"])
+    return Completions(state["draws"], None, Solution(**state["solution"]), state["paired"], notes=state.get("notes"))
 
 
 def joined(parts: list[Results]) -> Results:
@@ -89,15 +90,16 @@ def joined(parts: list[Results]) -> Results:
 def _side_by_side(parts: list[Completions]) -> Completions:
     """The completions of all items, without latents; the verdicts stand draw by draw."""
     solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
-    return Completions(torch.cat([part.draws for part in parts], 1), None, solution, paired=parts[0].paired)
+    notes = {name: torch.cat([part.notes[name] for part in parts if part.notes]) for name in parts[0].notes or {}}
+    draws = torch.cat([part.draws for part in parts], 1)
+    return Completions(draws, None, solution, paired=parts[0].paired, notes=notes or None)
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:
     """The figures and how they were computed; plain."""
-    posterior = job.posterior(job.data.values[:1])
     return {
         "command": "impute",
-        "checkpoint": str(job.trained.path),
+        "checkpoint": str(job.saved.path),
         "dataset": job.data.name,
         "items": len(job.data),
         "mask_hash": mask_hash(job.items.observed),
@@ -106,6 +108,25 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
         "solver": done.draws.solution.record(),
         "fit_seconds": round(done.fit_seconds, 1),
         "draw_seconds": round(done.draw_seconds, 2),
+        **(_of_fit(job, done) if job.imputer is None else {}),
+        **_measured(job, done),
+        **_cost(job, done),
+        "noise_taken_off": job.noise,
+        "seed": job.seed,
+        "versions": versions(),
+    }
+
+
+def _cost(job: Imputing, done: Results) -> dict[str, Any]:
+    imputer = job.imputer
+    cost = Cost(FlowImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
+    cost.add(done.draws, done.fit_seconds + done.draw_seconds)
+    return {"cost": {cost.name: cost.record()}}
+
+
+def _of_fit(job: Imputing, done: Results) -> dict[str, Any]:
+    """What there is of a posterior besides its completions."""
+    return {
         "partition": {
             "kind": job.partition,
             "condition_median": known(float(done.condition.median())),
@@ -113,11 +134,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
             "how": "condition number of G^HH where the fit begins; a lower bound above 64 hidden entries",
         },
         **_bounds(job, done),
-        **_measured(job, done),
-        "fit": job.choice.record(posterior),
-        "noise_taken_off": job.noise,
-        "seed": job.seed,
-        "versions": versions(),
+        "fit": job.choice.record(job.posterior(job.data.values[:1])),
     }
 
 
@@ -128,16 +145,17 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
         return {}
     metrics: tuple[Metric, ...] = (Errors(data), EnergyAndSpread(data), Coverage(data))
     truth = Truth(data.values, hidden, job.items.observed, data.labels)
-    found: list[tuple[Imputer | type[Imputer], Completions]] = [(FlowImputer, done.draws)]
+    found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or FlowImputer, done.draws)]
     if done.before is not None:
         found.append((UnfittedImputer, done.before))
-    if job.trained.gaussian is not None:
-        batch, gaussian = incomplete(data.values, job.items.observed), GaussianImputer(job.trained.gaussian)
+    if job.saved.gaussian is not None and type(job.imputer) is not GaussianImputer:
+        batch, gaussian = incomplete(data.values, job.items.observed), GaussianImputer(job.saved.gaussian)
         found.append((gaussian, gaussian.best_mean(batch, job.draws, job.seed)))
     for imputer, completions in found:
         for metric in metrics:
             metric.update(imputer, completions, truth)
-    return {key: figures for metric in metrics for key, figures in metric.record().items()}
+    labels = {kind.key: kind.label for imputer, _ in found for kind in kinds_of(imputer)}
+    return {key: figures for metric in metrics for key, figures in metric.record().items()} | {"labels": labels}
 
 
 def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
@@ -162,7 +180,7 @@ def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
 
 def save(job: Imputing, done: Results) -> list[str]:
     """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
-    items, scaling = job.items, job.trained.scaling
+    items, scaling = job.items, job.saved.scaling
     values, known, observed = items.data.values, items.known, items.observed
     if scaling is not None:
         values, known, observed = scaling.scheme.decode(values), scaling.known(known), scaling.known(observed)

@@ -28,7 +28,7 @@ class Shards:
         self._about = {
             "settings": checkpoint.digest(runs.essence(job.settings)),
             "items": checkpoint.digest([job.data.values, job.items.observed]),
-            "weights": checkpoint.digest(job.trained.model.state_dict()),
+            "weights": checkpoint.digest(job.weights),
         }
         self._done: dict[int, Results] = {}
         for path in sorted(self.folder.glob("*.pt")):

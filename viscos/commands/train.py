@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from viscos import runs
+from viscos.commands.assemble.fitting import other_imputer
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.training import MASKS, Training, training
+from viscos.commands.fitting import fit
 from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
@@ -28,7 +30,7 @@ from viscos.train.devices import Devices
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
-    return launch(_run, cfg, Machine.of(cfg))
+    return launch(fit if other_imputer(cfg) else _run, cfg, Machine.of(cfg))
 
 
 def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def _train(job: Training, log: Log) -> float:
 def _measure(job: Training, log: Log) -> dict[str, Any]:
     """Measures what was trained; writes pictures and curves; returns the record."""
     model, test, trainer = job.trainer.result(), job.test, job.trainer
-    record, first = job.measuring.run(model, test, job.observed, job.from_training())
+    record, first = job.measuring.run(model, test, job.observed, job.parts(model))
     images = len(test.shape) == 3
     if first is not None and images:
         grid = save_grid(job.run_dir / "completions.png", test.values, job.observed, first)

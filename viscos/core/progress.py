@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 from rich.console import Console
@@ -130,6 +130,24 @@ def bar(what: str, total: int, done: int = 0, console: Console | None = None) ->
     )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         yield _Drawn(what, total, done, progress)
+
+
+@contextmanager
+def fitting_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
+    """What shows the progress of a fit: done, total and figures; nothing of one that is over within `patience` seconds.
+
+    Most fits are over before anyone wonders.
+    """
+    with ExitStack() as shown:
+        began, bars = time.monotonic(), list[Bar]()
+
+        def progress(done: int, total: int, figures: dict[str, float]) -> None:
+            if not bars and time.monotonic() - began > patience:
+                bars.append(shown.enter_context(bar(f"fitting {what}", total, done)))
+            for each in bars:
+                each.update(done, figures)
+
+        yield progress
 
 
 def _clock(seconds: float) -> str:

@@ -32,6 +32,8 @@ class Flow(Chain):
     """Largest number of entries of an item whose Jacobian may be written out for the value of a bound."""
     can_denoise = False
     """Whether `denoised` does anything."""
+    passes = 1
+    """Passes of a network in one evaluation of g."""
     trained_by_matching = False
     """Whether complete data train it by `matching_loss`: its log-determinant then costs too much for every step."""
 

@@ -1,5 +1,6 @@
 """What completes items with holes: flows, and what needs none, behind one interface."""
 
+from viscos.imputers.cost import Cost as Cost
 from viscos.imputers.forest import ForestImputer as ForestImputer
 from viscos.imputers.gaussian import CompleteGaussianImputer as CompleteGaussianImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer

@@ -44,8 +44,12 @@ class Imputer:
     """One of its draws; None where it has one completion alone."""
     flow: bool = False
     """Whether its figures are of the flow that is measured, and stand with it in a table."""
+    fit_seconds: float | None = None
+    """What its fit took, where that was noted."""
+    passes: int = 1
+    """Passes of a network in one of the evaluations that its verdicts count, for comparisons at equal cost."""
     gradients: bool = False
-    """Whether its evaluations of a network each take a gradient too, which costs about two more."""
+    """Whether it takes a gradient through each of them, which costs about two more."""
 
     def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> Imputer:
         """Learns from the observed entries of training data; returns itself.

@@ -20,6 +20,7 @@ class FlowImputer(Imputer):
 
     def __init__(self, flow: Flow, posterior: Posterior, solver: RootFinder, noise: float = 0.0) -> None:
         self.of, self.posterior, self.solver, self.noise = flow, posterior, solver, noise
+        self.passes = flow.passes
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         return self._impute(batch, draws, seed, purpose, antithetic=False)

@@ -31,6 +31,8 @@ class Completions:
     """Whether the draws are in antithetic pairs ±ε, of which only the first are independent of each other."""
     expected: Tensor | None = None
     """The conditional mean (B, …), where it is known without draws."""
+    notes: dict[str, Tensor] | None = None
+    """Figures of each item (B,), by name, on how its draws came about, as the acceptance rate of a chain."""
 
     @classmethod
     def exact(cls, draws: Tensor, expected: Tensor) -> Completions:

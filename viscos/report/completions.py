@@ -34,8 +34,8 @@ def completions_table(record: dict[str, Any]) -> list[str]:
 def scores_table(record: dict[str, Any]) -> list[str]:
     """Lines of the table of scores of independent draws, with their standard errors; none if there are none."""
     energy, coverage, ratio = (record.get(metric, {}) for metric in ("energy", "coverage", "spread_skill"))
-    mine = energy.get("draw") or coverage.get("draw", {})
-    nominal = coverage.get("draw", {}).get("nominal")
+    mine = _first(energy) or _first(coverage)
+    nominal = _first(coverage).get("nominal")
     labels = kinds.labels([record])
     columns = {
         "energy score": {kind: _with_error(row) for kind, row in energy.items()},
@@ -55,6 +55,22 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines, *_of_more(coverage, mine)]
 
 
+def _first(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The row of what is measured itself, before those beside it."""
+    return next(iter(rows.values()), {})
+
+
+def costs_table(record: dict[str, Any]) -> list[str]:
+    """Lines of the table of what each imputer cost; none if the record does not say."""
+    table = Table("", *(Column(name, justify="right") for name in ("passes", "seconds", "fitted in")), box=None)
+    for name, cost in record.get("cost", {}).items():
+        fit = cost.get("fit_seconds")
+        gradients = " with gradients" if cost["with_gradients"] else ""
+        passes = f"{cost['network_passes_an_item']:.4g}{gradients}"
+        table.add_row(f"  {name}", passes, f"{cost['seconds_an_item']:.2g}", "" if fit is None else f"{fit:.3g} s")
+    return ["cost of an item, all draws together:", *text_of(table)] if table.row_count else []
+
+
 def _others(record: dict[str, Any], labels: dict[str, str]) -> dict[str, dict[str, str]]:
     """Cells by kind of every metric that is not `STANDARD`, by its key."""
     found = {}
@@ -71,7 +87,7 @@ def _of_draws(cells: dict[str, str], labels: dict[str, str]) -> bool:
 
 def _of_more(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     """A line that says what the intervals are of, if not of the draws and items `mine` that the head counts."""
-    row = coverage.get("draw", {})
+    row = _first(coverage)
     if row.get("value") is None or all(row.get(key) == mine.get(key) for key in ("draws", "items")):
         return []
     return [f"  the intervals are of {row.get('draws')} independent draws of {row.get('items')} items"]

@@ -1,4 +1,4 @@
-"""Trained models, from checkpoints and to them."""
+"""Trained models, and other imputers that learnt, from checkpoints and to them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from viscos import runs
-from viscos.core.build import allowing
+from viscos.core.build import allowing, build
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling, standardised
+from viscos.imputers import Imputer
 from viscos.inference.conditional import Conditional
 from viscos.inference.terms import Values
 from viscos.linear.gaussian import Gaussian
@@ -30,16 +31,17 @@ from viscos.train.model import Model, build_model
 
 _NONE = type(None)
 _Kinds = Mapping[str, tuple[type, ...]]
-_ENTRIES: _Kinds = {"config": (dict,), "shape": (list, tuple), "classes": (int,), "parts": (dict,)}
+_ENTRIES: _Kinds = {"config": (dict,), "shape": (list, tuple), "classes": (int,)}
+_OF_MODEL: _Kinds = {"parts": (dict,)}
+_OF_IMPUTER: _Kinds = {"imputer": (dict,)}
 _SETTINGS: _Kinds = {"flow": (dict,), "posterior": (dict, _NONE), "classifier": (str,)}
 _FURTHER: _Kinds = {"dataset": (dict,), "mask": (dict, _NONE), "seed": (int,), "train_items": (int, _NONE)}
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model read back from a checkpoint: `model.flow`, `model.posterior`, `model.classifier`."""
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What a run has left of its training."""
 
-    model: Model
     cfg: dict[str, Any]
     state: dict[str, Any]
     path: Path
@@ -72,6 +74,17 @@ class Trained:
         """The standard deviation of the noise on training values; 0 where there was none, or dequantisation."""
         noise = self.cfg.get("dataset", {}).get("noise", 0.0)
         return 0.0 if noise == "uniform" else float(noise)
+
+    def standardised(self, data: Data) -> Data:
+        """The data as what was trained takes them."""
+        return standardised(data, self.scaling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Saved):
+    """A model read back from a checkpoint: `model.flow`, `model.posterior`, `model.classifier`."""
+
+    model: Model
 
     def condition(
         self,
@@ -119,13 +132,32 @@ class Trained:
 
     def standardised(self, data: Data) -> Data:
         """The data as the model takes them, in its dtype."""
-        data = standardised(data, self.scaling)
+        data = super().standardised(data)
         like = next(self.model.flow.parameters(), data.values)
         return replace(data, values=data.values.to(like.dtype))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fitted(Saved):
+    """Another imputer that has learnt, read back from a checkpoint."""
+
+    imputer: Imputer
+
+
 def load(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[str] = ()) -> Trained:
     """The model of a run folder or checkpoint file, on `device`, ready for use.
+
+    Raises `InputError` as `load_any` does, and if another imputer was trained than a flow with its posterior. `allow`
+    is as there.
+    """
+    found = load_any(path, device, allow)
+    if isinstance(found, Fitted):
+        raise InputError(f"the run {str(path)!r} trained no flow: it holds {found.imputer.label}")
+    return found
+
+
+def load_any(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[str] = ()) -> Trained | Fitted:
+    """What a run folder or checkpoint file holds, on `device`, ready for use.
 
     `allow` holds names of modules or packages outside viscos that the checkpoint may name; they are imported and run.
     Raises `InputError` if there is no checkpoint, it cannot be read, or it names other code.
@@ -133,6 +165,11 @@ def load(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[s
     file = runs.find_checkpoint(path)
     state = read_state(file, device)
     cfg = state["config"]
+    if "imputer" in state:
+        with allowing(allow):
+            imputer = build(cfg["imputer"], Imputer).to(device)
+        restore(imputer, state["imputer"], file)
+        return Fitted(imputer=imputer, cfg=cfg, state=state, path=file)
     network = None if state["parts"].get("posterior") is None else cfg["posterior"]
     try:
         with allowing(allow):
@@ -141,7 +178,17 @@ def load(path: str | Path, device: torch.device | str = "cpu", allow: Sequence[s
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"no model can be made from the settings in {str(file)!r} ({what})") from error
     model.load_parts(state["parts"])
-    return Trained(model.to(device).eval(), cfg, state, file)
+    return Trained(model=model.to(device).eval(), cfg=cfg, state=state, path=file)
+
+
+def restore(imputer: Imputer, state: dict[str, Any], file: Path) -> None:
+    """Gives an imputer the state in a checkpoint; raises `InputError` for one that it cannot have."""
+    try:
+        imputer.load_state(state)
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{str(file)!r} holds no state of {imputer.label} ({type(error).__name__}); it may have been edited"
+        ) from error
 
 
 def read_state(file: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -150,8 +197,9 @@ def read_state(file: Path, device: torch.device | str = "cpu") -> dict[str, Any]
     What is left out of it then are the weights, which `Model.load_parts` checks, and what the settings mean.
     """
     state = checkpoint.load(file, device)
-    _check_entries(file, "", state, _ENTRIES)
-    _check_entries(file, "config.", state["config"], _SETTINGS)
+    of_imputer = "imputer" in state
+    _check_entries(file, "", state, {**_ENTRIES, **(_OF_IMPUTER if of_imputer else _OF_MODEL)})
+    _check_entries(file, "config.", state["config"], _OF_IMPUTER if of_imputer else _SETTINGS)
     there = {key: kinds for key, kinds in _FURTHER.items() if key in state["config"]}
     _check_entries(file, "config.", state["config"], there)
     shape, fitted, scaling = state["shape"], state.get("gaussian"), state.get("scaling")
@@ -192,15 +240,23 @@ def model_state(
     scaling: Scaling | None = None,
 ) -> dict[str, Any]:
     """What `load` needs, in plain containers."""
-    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "resume", "allow")}
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
     fitted["observed_mean"] = means.float().cpu()
+    return {**_about(cfg, shape, classes, scaling), "parts": model.parts(), "gaussian": fitted}
+
+
+def imputer_state(
+    imputer: Imputer, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, scaling: Scaling | None = None
+) -> dict[str, Any]:
+    """The same of another imputer; `load_any` needs it."""
+    return {**_about(cfg, shape, classes, scaling), "imputer": imputer.state()}
+
+
+def _about(cfg: dict[str, Any], shape: tuple[int, ...], classes: int, scaling: Scaling | None) -> dict[str, Any]:
     return {
-        "config": kept,
+        "config": {key: value for key, value in cfg.items() if key not in ("run_dir", "resume", "allow")},
         "shape": list(shape),
         "classes": classes,
-        "parts": model.parts(),
-        "gaussian": fitted,
         "scaling": None if scaling is None else scaling.state(),
     }
 

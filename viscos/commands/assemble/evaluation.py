@@ -10,35 +10,48 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.idle import apart, of_denoising, said
+from viscos.commands.assemble.imputers import MODEL, Parts
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.saved import dataset_of, test_masks
+from viscos.commands.assemble.saved import dataset_of, from_training, test_masks
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.sources.array import find, read_arrays
-from viscos.imputers import GivenImputer
-from viscos.runs.trained import Trained, load
+from viscos.imputers import GivenImputer, Imputer
+from viscos.runs.trained import Fitted, Saved, Trained, load_any
+from viscos.train.model import Model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A trained model, the items that it is measured on, and how."""
+    """What was trained, the items that it is measured on, and how."""
 
     settings: dict[str, Any]
     """As the run saves them."""
     run_dir: Path
-    trained: Trained
+    trained: Trained | Fitted
     test: Data
     observed: Tensor
     """Of the test items (N, …), bool."""
     measuring: Measuring
+    parts: Parts
     given: tuple[GivenImputer, ...]
     """Completions by another method, to be measured alike."""
     seed: int
     idle: str | None = None
     """A line on settings that were given and have no effect, if there are any."""
+
+    @property
+    def subject(self) -> Model | Imputer:
+        """What is measured, ready for use: the run's own, or another by its flow or fitted to its training data."""
+        if self.measuring.of_model:
+            assert self.parts.model is not None  # as was checked
+            return self.parts.model
+        if isinstance(self.trained, Fitted) and self.measuring.subject == self.trained.cfg["imputer"]:
+            return self.trained.imputer
+        return self.parts.imputer(self.measuring.subject)
 
 
 def evaluation(cfg: dict[str, Any]) -> Evaluation:
@@ -47,22 +60,29 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     Raises `InputError` for a checkpoint that cannot be measured so.
     """
     cfg, typed = apart(cfg)
-    trained = load(cfg["checkpoint"], Machine.of(cfg).use())
+    trained = load_any(cfg["checkpoint"], device := Machine.of(cfg).use())
     dataset = dataset_of(trained)
     test = trained.standardised(dataset.load("test", cfg["items"] or trained.cfg["test_items"]))
     observed = test_masks(trained, masks_of(cfg), test)
-    if trained.model.posterior is None and not bool(observed.all()):
-        raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
+    model = trained.model if isinstance(trained, Trained) else None
+    cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
-    measuring.check(trained.model.flow)
+    measuring.check(None if model is None else model.flow)
+    if measuring.of_model and model is not None and model.posterior is None and not bool(observed.all()):
+        raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
     given = () if cfg.get("completions") is None else (_given(Path(cfg["completions"]).expanduser(), trained),)
     for imputer in given:
         imputer.check(incomplete(test.values, observed))  # before anything is measured
-    idle = said(typed, of_denoising(trained.model, dataset.gaussian_noise))
-    return Evaluation(cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, given, cfg["seed"], idle)
+    parts = Parts(
+        from_training(trained), model, measuring.objective.solver, measuring.protocol.noise, cfg["seed"], device
+    )
+    idle = {} if model is None else of_denoising(model, dataset.gaussian_noise)
+    return Evaluation(
+        cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, parts, given, cfg["seed"], said(typed, idle)
+    )
 
 
-def _given(path: Path, trained: Trained) -> GivenImputer:
+def _given(path: Path, trained: Saved) -> GivenImputer:
     """The array `draws` of a file, or the only one, in the data's own units; called as the file, or as its folder."""
     if path.is_dir():
         path = path / "completions.npz"

@@ -54,7 +54,7 @@ def load_foreign(factory: str, checkpoint: str | None, items: str | None, device
         )
     model = Model(flow.to(device).eval(), None, None)
     path = Path(factory if checkpoint is None else checkpoint)
-    return Trained(model, {}, {"shape": list(flow.shape)}, path)
+    return Trained(model=model, cfg={}, state={"shape": list(flow.shape)}, path=path)
 
 
 def load_weights(model: Any, path: Path, factory: str) -> None:

@@ -68,6 +68,19 @@ def of_completing(model: Model, noise: float, *, fitted: bool, free: bool) -> di
     return found
 
 
+def of_another_imputer() -> dict[str, str]:
+    """What has no effect where no posterior of the run's flow completes, and why."""
+    names = ("posterior", "solver", "lad", "start", "steps", "learning_rate", "partition", "samples")
+    return dict.fromkeys(names, "another imputer completes")
+
+
+def of_fitting() -> dict[str, str]:
+    """What has no effect on the training of another imputer than a flow, and why."""
+    parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")
+    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "classifier", "max_steps")
+    return dict.fromkeys((*parts, *phases, "denoise", "dataset.noise", "dataset.augment"), "no flow is trained")
+
+
 def of_denoising(model: Model, noise: float) -> dict[str, str]:
     """What has no effect on draws, of a model that was trained on values with so much noise."""
     if not model.flow.can_denoise:

@@ -11,21 +11,23 @@ from torch import Tensor
 
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
-from viscos.commands.assemble.idle import apart, of_completing, said
+from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, said
+from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
-from viscos.commands.assemble.saved import dataset_of, noise_of, test_masks
+from viscos.commands.assemble.saved import dataset_of, from_training, noise_of, test_masks
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.sources.dialect import dialect_of
 from viscos.data.sources.files import read_images
 from viscos.data.sources.table import Rows, read_rows
+from viscos.imputers import Imputer
 from viscos.inference import Objective
 from viscos.inference.conditional import check_partition
 from viscos.posteriors import Posterior
-from viscos.runs.trained import Trained, load
+from viscos.runs.trained import Fitted, Saved, Trained, load_any
 
 TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""
@@ -56,7 +58,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Imputing:
-    """A trained model, items with holes, and how they are completed."""
+    """What was trained, items with holes, and how they are completed."""
 
     settings: dict[str, Any]
     """As the run saves them."""
@@ -64,7 +66,10 @@ class Imputing:
     items: Items
     data: Data
     """The items as the model takes them."""
-    choice: Choice
+    saved: Saved
+    """What the run knows of its data."""
+    by: Choice | Imputer
+    """A posterior of the run's flow, or another imputer."""
     objective: Objective
     device: torch.device
     noise: float
@@ -79,13 +84,30 @@ class Imputing:
     """A line on settings that were given and have no effect, if there are any."""
 
     @property
+    def imputer(self) -> Imputer | None:
+        """What completes, if it is another imputer than the flow with a posterior."""
+        return self.by if isinstance(self.by, Imputer) else None
+
+    @property
+    def choice(self) -> Choice:
+        """Which posterior of the run's flow completes; only where it is one."""
+        assert isinstance(self.by, Choice)
+        return self.by
+
+    @property
     def trained(self) -> Trained:
-        """The model, with what its run knows of the data."""
+        """The model; only where a posterior of its flow completes."""
         return self.choice.trained
 
     @property
+    def weights(self) -> dict[str, Any]:
+        """What the completions depend on besides settings and items."""
+        model = dict(self.saved.model.state_dict()) if isinstance(self.saved, Trained) else {}
+        return model if self.imputer is None else {"model": model, "imputer": self.imputer.state()}
+
+    @property
     def partition(self) -> str:
-        """Which latents go with hidden values."""
+        """Which latents go with hidden values; only where a posterior completes."""
         return self.choice.asked.partition
 
     def posterior(self, like: Tensor) -> Posterior:
@@ -103,22 +125,25 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
     trained = _trained(cfg, device)
     items = _items(cfg, trained, masks)
     data = trained.standardised(items.data)
-    trained.model.flow.check(data.values)
-    choice = Choice(trained, Asked(cfg["posterior"], masks, cfg["partition"], cfg["steps"], cfg["start"]))
-    posterior = choice.posterior(data.values[:1])
-    check_partition(cfg["partition"], posterior)
-    fitted, noise = posterior is not choice.network and choice.steps > 0, noise_of(trained, cfg["denoise"])
-    known = noise_of(trained, True)
-    idle = of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and posterior is choice.network)
+    if isinstance(trained, Trained):
+        trained.model.flow.check(data.values)
+    objective = objective_of(cfg["solver"], cfg["lad"])
+    subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL
+    by: Choice | Imputer
+    if is_model(subject) and isinstance(trained, Trained):
+        by, idle = _choice(cfg, trained, masks, data)
+    else:
+        by, idle = _imputer(cfg, trained, subject, objective, device), of_another_imputer()
     return Imputing(
         _with_whole_paths(cfg),
         Path(cfg["run_dir"]),
         items,
         data,
-        choice,
-        objective_of(cfg["solver"], cfg["lad"]),
+        trained,
+        by,
+        objective,
         device,
-        noise,
+        noise_of(trained, cfg["denoise"]),
         cfg["draws"],
         cfg["batch_size"],
         cfg["learning_rate"],
@@ -126,6 +151,28 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         cfg["seed"],
         said(given, idle),
     )
+
+
+def _choice(cfg: dict[str, Any], trained: Trained, masks: Masks | None, data: Data) -> tuple[Choice, dict[str, str]]:
+    """Which posterior completes, and the settings that have no effect then."""
+    choice = Choice(trained, Asked(cfg["posterior"], masks, cfg["partition"], cfg["steps"], cfg["start"]))
+    posterior = choice.posterior(data.values[:1])
+    check_partition(cfg["partition"], posterior)
+    taken = posterior is choice.network
+    fitted, known = not taken and choice.steps > 0, noise_of(trained, True)
+    return choice, of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and taken)
+
+
+def _imputer(
+    cfg: dict[str, Any], trained: Trained | Fitted, subject: dict[str, Any], objective: Objective, device: torch.device
+) -> Imputer:
+    """The imputer that `subject` describes: the run's own, or another by its flow or fitted to its training data."""
+    model = trained.model if isinstance(trained, Trained) else None
+    check(subject, None if model is None else model.flow)
+    if isinstance(trained, Fitted) and subject == trained.cfg["imputer"]:
+        return trained.imputer
+    noise = noise_of(trained, cfg["denoise"])
+    return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device).imputer(subject)
 
 
 def _with_whole_paths(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +186,7 @@ def _whole(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
+def _trained(cfg: dict[str, Any], device: torch.device) -> Trained | Fitted:
     if cfg.get("flow") is not None:
         factory = str(cfg["flow"].get("factory", ""))
         module = factory.partition(":")[0]
@@ -149,10 +196,10 @@ def _trained(cfg: dict[str, Any], device: torch.device) -> Trained:
         return load_foreign(factory, cfg["checkpoint"], cfg["input"], device)
     if cfg["checkpoint"] is None:
         raise InputError("checkpoint=… is needed: run folder of `viscos train`, or a checkpoint file")
-    return load(cfg["checkpoint"], device)
+    return load_any(cfg["checkpoint"], device)
 
 
-def _items(cfg: dict[str, Any], trained: Trained, masks: Masks | None) -> Items:
+def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) -> Items:
     file, count, shape = cfg["input"], cfg["items"], tuple(trained.state["shape"])
     example = "mask=center8" if len(shape) == 3 else "missing=0.3"
     if file is None:

@@ -6,28 +6,29 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.imputers import FromTraining, complete_gaussian
 from viscos.commands.assemble.masks import Masks
-from viscos.commands.assemble.measuring import FromTraining, complete_gaussian
 from viscos.commands.assemble.training import MASKS
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks
 from viscos.imputers import Imputer
-from viscos.runs.trained import Trained
+from viscos.runs.trained import Saved, Trained
 
 
-def dataset_of(trained: Trained) -> Dataset:
+def dataset_of(trained: Saved) -> Dataset:
     """What the run was trained on."""
     return Dataset(trained.cfg["dataset"])
 
 
-def noise_of(trained: Trained, denoise: bool) -> float:
+def noise_of(trained: Saved, denoise: bool) -> float:
     """The standard deviation of the noise that is taken off draws: that of training, if `denoise` asks for it."""
-    known = denoise and trained.model.flow.can_denoise and "dataset" in trained.cfg
+    flow = trained.model.flow if isinstance(trained, Trained) else None
+    known = denoise and flow is not None and flow.can_denoise and "dataset" in trained.cfg
     return dataset_of(trained).gaussian_noise if known else 0.0
 
 
-def test_masks(trained: Trained, masks: Masks | None, test: Data) -> Tensor:
+def test_masks(trained: Saved, masks: Masks | None, test: Data) -> Tensor:
     """Masks of the test items (N, …): those asked for, or those of the run itself."""
     if masks is not None:
         return masks.of(test, "test")
@@ -39,7 +40,7 @@ def test_masks(trained: Trained, masks: Masks | None, test: Data) -> Tensor:
     return Masks(trained.cfg["mask"], trained.cfg["seed"]).of(test, "test")
 
 
-def from_training(trained: Trained) -> FromTraining:
+def from_training(trained: Saved) -> FromTraining:
     """What the run knows of its training data."""
 
     def data() -> IncompleteData:
@@ -55,4 +56,7 @@ def from_training(trained: Trained) -> FromTraining:
 
     means = trained.means
     shape = tuple(trained.state["shape"])
-    return FromTraining(None if means is None else means.view(shape), trained.gaussian, data, complete)
+    known = "dataset" in trained.cfg  # a flow of another library came without
+    return FromTraining(
+        None if means is None else means.view(shape), trained.gaussian, data if known else None, complete
+    )

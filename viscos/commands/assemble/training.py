@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,13 @@ from torch import Tensor
 from viscos import runs
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.idle import apart, of_training, said
+from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian
 from viscos.commands.assemble.masks import Masks, masks_of
-from viscos.commands.assemble.measuring import FromTraining, Measuring, complete_gaussian, objective_of
+from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.plan import plan_of, settled
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.core.progress import Bar, bar
+from viscos.core.progress import fitting_bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks, mask_hash
@@ -31,7 +30,7 @@ from viscos.metrics.extractor import extractor_for
 from viscos.runs.trained import read_state, restore_gaussian
 from viscos.train import PhasedTrainer, Trainer
 from viscos.train.devices import Devices
-from viscos.train.model import build_model
+from viscos.train.model import Model, build_model
 
 MASKS = "masks_{split}.npz"
 """File of a split's masks in a run folder."""
@@ -70,15 +69,16 @@ class Training:
         """The means of the observed training entries (d,), in the precision of a checkpoint."""
         return observed_mean(self.trainer.data.values, self.trainer.data.observed).float().double()
 
-    def from_training(self) -> FromTraining:
-        """What the imputers that stand beside the model need to know of the data."""
-        dataset, items, floor = self.measuring.dataset, self.settings["train_items"], self.settings["gaussian_floor"]
-        return FromTraining(
+    def parts(self, model: Model) -> Parts:
+        """What the imputers that stand beside the model are made of."""
+        how, items, floor = self.measuring, self.settings["train_items"], self.settings["gaussian_floor"]
+        known = FromTraining(
             self.means.view(self.test.shape),
             self.gaussian,
             lambda: self.trainer.data,
-            lambda: complete_gaussian(dataset, items, self.scaling, floor),
+            lambda: complete_gaussian(how.dataset, items, self.scaling, floor),
         )
+        return Parts(known, model, how.objective.solver, how.protocol.noise, self.seed, next(model.parameters()).device)
 
 
 def training(cfg: dict[str, Any], devices: Devices) -> Training:
@@ -89,11 +89,11 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     cfg, given = apart(cfg)
     run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset(cfg["dataset"]), masks_of(cfg, usual=0.5)
     assert masks is not None  # at the usual rate if at no other
-    train, test = _splits(cfg, dataset, devices)
+    train, test = splits_of(cfg, dataset, devices)
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
-    observed, test_observed = _masks(masks, run_dir, train, test, resumed=state is not None)
+    observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
     scaling = fit_scaling(train, observed)
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels)
@@ -120,7 +120,8 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     )
 
 
-def _splits(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:
+def splits_of(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:
+    """Training and test items; raises `InputError` where they do not go together."""
     with devices.rank_zero_first():  # it may have to download them
         train, test = dataset.load("train", cfg["train_items"]), dataset.load("test", cfg["test_items"])
     if train.shape != test.shape:
@@ -130,7 +131,7 @@ def _splits(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Da
     return train, test
 
 
-def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: bool) -> tuple[Tensor, Tensor]:
+def split_masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: bool) -> tuple[Tensor, Tensor]:
     """The masks of both splits; of a run that goes on, they must be those that it saved."""
     made = {split: masks.of(data, split) for split, data in zip(SPLITS, (train, test), strict=True)}
     for split, observed in made.items():
@@ -145,16 +146,12 @@ def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: boo
 def _gaussian(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
-    with ExitStack() as shown:
-        began, bars = time.monotonic(), list[Bar]()
+    with fitting_bar("the Gaussian") as progress:
 
-        def progress(done: int, figures: dict[str, float]) -> None:
-            if not bars and time.monotonic() - began > 3:  # most fits are over before anyone wonders
-                bars.append(shown.enter_context(bar("fitting the Gaussian", PASSES)))
-            for each in bars:
-                each.update(done, figures)
+        def shown(done: int, figures: dict[str, float]) -> None:
+            progress(done, PASSES, figures)
 
-        fitted = em_gaussian(data.values, data.observed, floor, noise, progress=progress)
+        fitted = em_gaussian(data.values, data.observed, floor, noise, progress=shown)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 

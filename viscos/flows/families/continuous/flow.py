@@ -49,7 +49,7 @@ class Continuous(Flow):
     ) -> None:
         steps = [IntegratorStep(network, a, b, method) for a, b in itertools.pairwise(angles)]
         super().__init__([*first, *steps], shape)
-        self.velocity = network
+        self.velocity, self.passes = network, sum(len(step.method.b) for step in steps)
         self._precision: torch.dtype | None = None
 
     @torch.no_grad()

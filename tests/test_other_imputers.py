@@ -1,0 +1,145 @@
+"""Imputers from the command line: one is trained, another completes or is measured on a saved run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from viscos.cli import main
+from viscos.imputers import NeighboursImputer, quiet
+from viscos.runs import checkpoint
+from viscos.runs.trained import Fitted, load, load_any
+
+SMALL = ("train_items=60", "test_items=12", "imputers=[mean]", "seed=1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a run of nearest neighbours, and one of a flow."""
+    folder = tmp_path_factory.mktemp("imputers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "imputer=knn", "imputer.neighbours=3", *SMALL, "hydra.run.dir=knn"]) == 0
+        few = ("flow.width=4", "posterior.width=4", "max_steps=2", "redraw=8", "rounds=0", "pretrain=1")
+        assert main(["train", "flow=continuous", *few, *SMALL, "hydra.run.dir=flow"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+def record(folder: str) -> dict:
+    return json.loads(Path(folder, "metrics.json").read_text())
+
+
+def test_what_is_trained_leaves_what_a_flow_leaves(here):
+    names = {path.name for path in Path("knn").iterdir()}
+    assert names >= {"checkpoint.pt", "config.yaml", "metrics.json", "completions.png", "masks_test.npz"}
+    found = record("knn")
+    assert found["imputer"] == "knn" and found["rmse"].keys() == {"knn", "mean_imputation"}
+    assert found["config"]["imputer"]["neighbours"] == 3 and found["training_seconds"] >= 0
+    assert found["cost"]["knn"]["fit_seconds"] >= 0 and found["cost"]["knn"]["network_passes_an_item"] == 0
+    state = checkpoint.load("knn/checkpoint.pt")
+    assert state["finished"] and state["imputer"]["items"].shape == (60, 1, 8, 8)
+
+
+def test_it_is_measured_again_alike(here, capsys):
+    assert main(["eval", "checkpoint=knn", "imputers=[mean]", "hydra.run.dir=again"]) == 0
+    again, found = record("again"), record("knn")
+    assert again["imputer"] == "knn" and again["rmse"] == found["rmse"] and again["mask_hash"] == found["mask_hash"]
+    assert main(["train", "resume=knn"]) == 0, "a run that is finished is measured only"
+    assert record("knn")["rmse"] == found["rmse"]
+
+
+def test_it_completes(here):
+    assert main(["impute", "checkpoint=knn", "items=5", "hydra.run.dir=completed"]) == 0
+    with np.load("completed/completions.npz") as arrays:
+        assert arrays["draws"].shape == (1, 5, 1, 8, 8) and arrays["solved"].all()
+        observed = arrays["observed"]
+        assert (arrays["mean"][observed] == arrays["truth"][observed]).all()
+    found = record("completed")
+    assert "bound" not in found and "fit" not in found and found["rmse"].keys() == {"knn"}
+    assert isinstance(load_any("knn"), Fitted)
+
+
+def test_another_completes_by_the_flow_of_a_run_or_its_data(here):
+    for name, kinds in (("dps", {"dps_mean", "dps_draw"}), ("knn", {"knn"}), ("mean", {"mean_imputation"})):
+        steps = ["imputer.steps=3"] if name == "dps" else []
+        words = ["impute", "checkpoint=flow", f"imputer={name}", *steps, "items=3", "draws=2"]
+        assert main([*words, f"hydra.run.dir=by_{name}"]) == 0
+        found = record(f"by_{name}")
+        assert found["rmse"].keys() - {"gaussian_mean", "gaussian_draw"} == kinds
+        assert found["cost"][name]["network_passes_an_item"] == (2 * 3 if name == "dps" else 0)
+
+
+def test_another_is_measured_in_the_place_of_the_model_and_the_model_beside_it(here):
+    words = ["eval", "checkpoint=flow", "imputer=dps", "imputer.steps=3", "imputers=[viscos,gaussian]", "draws=4"]
+    assert main([*words, "items=4", "hydra.run.dir=measured"]) == 0
+    found = record("measured")
+    assert list(found["cost"]) == ["dps", "viscos", "gaussian"] and found["imputer"] == "dps"
+    assert {"dps_mean", "dps_draw", "mean", "draw", "gaussian_mean"} <= found["rmse"].keys()
+    dps, viscos = found["cost"]["dps"], found["cost"]["viscos"]
+    assert dps["network_passes_an_item"] == 3 * dps["draws"] and dps["with_gradients"]
+    passes = load("flow").model.flow.passes
+    solves = viscos["network_passes_an_item"] * 4 / passes  # in all: whole evaluations
+    assert passes == 8 and solves == pytest.approx(round(solves)) and solves >= 4 * viscos["draws"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train imputer=dps", "by a flow that is trained already"),
+        ("train imputer=knn imputer.neighbours=0", "imputer.neighbours=0: must be a whole number"),
+        ("train imputer=knn imputers=[dps]", "there is none; train one first"),
+        ("train imputer=knn devices=2", "share the batches of a flow"),
+        ("train imputers=[nearest]", "choose from"),
+        ("impute checkpoint=knn imputer=dps", "there is none; train one first"),
+        ("impute checkpoint=knn imputer=viscos", "there is none; train one first"),
+        ("eval checkpoint=knn missing=0", "nothing is hidden"),
+        ("bench checkpoint=knn", "trained no flow: it holds nearest neighbours"),
+    ],
+)
+def test_refusals(here, capsys, words, said):
+    command, *settings = words.split()
+    assert main([command, *(SMALL[:2] if command == "train" else ()), *settings]) == 2
+    complaint = capsys.readouterr().err.strip()
+    assert said in complaint and "\n" not in complaint
+
+
+def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
+    """Ctrl-C comes with the fourth of ten steps; the run goes on with the fifth."""
+    seen = []
+    fit, state, load_state = (getattr(NeighboursImputer, name) for name in ("fit", "state", "load_state"))
+
+    def slowly(self, data, seed=0, progress=quiet):
+        done = getattr(self, "steps", 0)  # which `fit` of neighbours loses
+        fit(self, data)
+        for step in range(done + 1, 11):
+            seen.append(step)
+            self.steps = step
+            if seen == [1, 2, 3, 4]:
+                signal.raise_signal(signal.SIGINT)
+            progress(step, 10, {"loss": 1 / step})
+        return self
+
+    def load(self, given):
+        load_state(self, given)
+        self.steps = given.get("steps", 0)
+
+    monkeypatch.setattr(NeighboursImputer, "fit", slowly)
+    monkeypatch.setattr(NeighboursImputer, "state", lambda self: state(self) | {"steps": self.steps})
+    monkeypatch.setattr(NeighboursImputer, "load_state", lambda self, given: load_state(self, given))
+    assert main(["train", "imputer=knn", *SMALL, "hydra.run.dir=stopped"]) == 130
+    assert "goes on" in capsys.readouterr().err and not checkpoint.load("stopped/checkpoint.pt")["finished"]
+    assert not Path("stopped/metrics.json").exists()
+    monkeypatch.setattr(NeighboursImputer, "load_state", load)
+    assert main(["train", "resume=stopped"]) == 0
+    assert seen == list(range(1, 11)) and record("stopped")["imputer"] == "knn"
+    assert checkpoint.load("stopped/checkpoint.pt")["finished"]
