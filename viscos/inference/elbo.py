@@ -15,9 +15,11 @@ from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.completion import complete as completed
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
-from viscos.posteriors import LatentGaussian
+from viscos.posteriors import LatentDistribution
 from viscos.roots import RootFinder, auto, implicit
 from viscos.roots.equation import LinearSolver
+
+_WRITTEN = 32  # entries up to which the log-determinants of a log-weight are written out, instead of estimated
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,26 @@ class Objective:
     #
     # 3. A path gradient. log q depends on θ through x^H and directly. The direct part, the score, has mean zero, and
     #    where q is exact w is log p(y^O) for every x^H, so that without the score the gradient by θ is zero for every
-    #    draw, but for the noise of the probes ("sticking the landing", `LatentGaussian.log_prob_path`).
+    #    draw, but for the noise of the probes ("sticking the landing", `LatentDistribution.log_prob_path`).
     #
     # 4. Stand-ins. An item whose solve failed has no y^H, and ∂g/∂φ at what the solver left may be NaN, of which a
     #    weight of zero makes NaN again. Its row is computed at a solved item, then given the weight of zero; an item
     #    whose probes failed has the weight of zero too (`_stand_ins`, `BlockSolver.ok`).
+    #
+    # 5. Components. The draws of a mixture are not differentiable in its weights π, so each component is drawn from in
+    #    turn, L = Σ_c π_c E_c[w], and ∂L/∂π_c = E_c[w] takes the value of w, which the surrogate does not have
+    #    (`LatentDistribution.reparametrised`, `_counted`).
     def step(
         self,
         flow: Flow,
         batch: Incomplete,
-        q: LatentGaussian,
+        q: LatentDistribution,
         noise: Tensor,
         generator: Generators,
     ) -> GradientEstimate:
         """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
-        x_hidden = q.sample(noise)
-        log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob_of_noise(noise)
+        x_hidden, counts = q.reparametrised(noise)
+        log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob(x_hidden)
         x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
         completion = self.complete(flow, batch, q, x_hidden.detach())
         solved = completion.solution.converged
@@ -119,12 +125,18 @@ class Objective:
             )
         prior = flow.base_log_prob(latent, hidden) + flow.base_log_prob(x, ~hidden)
         surrogate = torch.where(block.ok, prior - log_q[rows] - log_det, 0)
+        if counts is not None:
+            with torch.no_grad():
+                rest = log_evidence_term(flow, point, hidden, generator, _WRITTEN)
+                value = flow.base_log_prob(latent, hidden) - log_q[rows] + rest
+                value = torch.where(block.ok & value.isfinite(), value, float("nan"))
+            surrogate = _counted(surrogate, counts, value)
         keep = per_item(solved, y)
         return GradientEstimate(
             surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block
         )
 
-    def complete(self, flow: Flow, batch: Incomplete, q: LatentGaussian, x_hidden: Tensor) -> Completion:
+    def complete(self, flow: Flow, batch: Incomplete, q: LatentDistribution, x_hidden: Tensor) -> Completion:
         """The completions of K·B latents, draws in the outer axis."""
         draws = len(x_hidden) // len(batch)
         guess = None if q.start is None else repeat(q.start, draws)
@@ -146,7 +158,7 @@ class Objective:
         self,
         flow: Flow,
         batch: Incomplete,
-        q: LatentGaussian,
+        q: LatentDistribution,
         noise: Tensor,
         generator: Generators,
         exact_below: int = 1024,
@@ -179,6 +191,18 @@ def lower_bound(weight: Tensor) -> Tensor:
     solved = ~weight.isnan()
     share = solved.to(weight.dtype).mean(0)
     return torch.where(share > 0, weight.nanmean(0), 0) + share.log()
+
+
+def _counted(surrogate: Tensor, counts: Tensor, value: Tensor) -> Tensor:
+    """The surrogate (K·B,) of draws that count as much as `counts` (K, B) says, of log-weights `value` (K·B,).
+
+    NaN where a draw failed. What the draws of an item count adds up to a constant, so that its mean log-weight can be
+    taken off without a bias; that is what a failed draw is taken for.
+    """
+    value = value.view_as(counts)
+    above = (value - value.nanmean(0)).nan_to_num(0)
+    moved = (counts - counts.detach()) * above
+    return counts.detach().flatten() * surrogate + moved.flatten()
 
 
 def _stand_ins(solved: Tensor) -> Tensor:

@@ -17,13 +17,14 @@ from viscos.inference.judging import Best, Looks
 from viscos.inference.laplace import laplace
 from viscos.linear import padded_blocks
 from viscos.linear.principal import longest
-from viscos.posteriors import LatentGaussian, PerItem
+from viscos.posteriors import LatentDistribution, PerItem
+from viscos.posteriors.mixture import spread
 
 Progress = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and its figures."""
 
 _SHOWN = ("bound", "residual", "failed")
-_JUDGED = 8  # draws of each item by which a fit is judged
+_JUDGED = 8  # draws of each item by which a fit is judged, of each component of a mixture
 _WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 
@@ -66,7 +67,12 @@ class Fitting:
         return [line for line in lines if line]
 
     def _judged(self) -> Tensor:
-        return self.q.log_weight(_JUDGED, "judge", _WRITTEN)
+        return self.q.log_weight(self._draws, "judge", _WRITTEN)
+
+    @property
+    def _draws(self) -> int:
+        """The number of draws of an item by which a fit is judged."""
+        return _JUDGED * len(self.q.posterior(self.q.batch, self.q.flow).centers())
 
     def _begin(self, parameters: list[nn.Parameter]) -> Best:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""
@@ -80,11 +86,19 @@ class Fitting:
             best.restore()
         return best
 
-    def _laplace(self, q: LatentGaussian) -> LatentGaussian:
-        flow, batch = self.q.flow, self.q.batch
-        done = complete(flow, batch.filled(), batch.hidden, q.mean.detach(), self.q.objective.solver, q.start)
-        probes = ItemGenerators(self.q.seed, batch.index, 1, -1)
-        return laplace(flow, done.y, batch.hidden, done.preconditioner, probes)
+    def _laplace(self, q: LatentDistribution) -> LatentDistribution:
+        """A Laplace approximation from each place around which q lies."""
+        centers, batch, solver = q.centers().detach(), self.q.batch, self.q.objective.solver
+        count = len(centers)
+        flow, hidden = repeated(self.q.flow, len(batch), count), repeat(batch.hidden, count)
+        start = None if q.start is None else repeat(q.start, count)
+        done = complete(flow, repeat(batch.filled(), count), hidden, centers.flatten(0, 1), solver, start)
+        probes = ItemGenerators(self.q.seed, batch.index, count, -1)
+        found = laplace(flow, done.y, hidden, done.preconditioner, probes)
+        if count == 1:
+            return found
+        mean, log_scale = (v.view_as(centers).transpose(0, 1) for v in (found.mean, found.log_scale))
+        return spread(mean, log_scale, batch.hidden)
 
     def _step(self, optimizer: torch.optim.Optimizer, samples: int) -> dict[str, float]:
         flow, batch, key = self.q.flow, self.q.batch, self.steps_done
@@ -101,7 +115,7 @@ class Fitting:
     @torch.no_grad()
     def _folded(self) -> str | None:
         """A line if det G^HH has both signs over the draws of an item: there are several completions of one latent."""
-        batch, draws = self.q.batch, _JUDGED
+        batch, draws = self.q.batch, self._draws
         if longest(batch.hidden.flatten(1)) > _SIGNED or batch.values[0].numel() > self.q.flow.dense_below:
             return None
         found = self.q.completed(draws, "judge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,9 @@ from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian, regression
-from viscos.posteriors.gaussian import DiagonalGaussian, LatentGaussian
+from viscos.posteriors.gaussian import DiagonalGaussian
+from viscos.posteriors.latent import LatentDistribution
+from viscos.posteriors.mixture import GaussianMixture, quantiles
 from viscos.posteriors.networks import MLP, Plain, UNet
 from viscos.posteriors.posterior import InferenceNetwork
 
@@ -39,7 +42,8 @@ class Amortised(InferenceNetwork):
 
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
     second network of the same kind gives mean and scale of every latent, without a pass of the flow. With nothing held
-    out there is no prediction then, and no first network.
+    out there is no prediction then, and no first network. With `components` above 1 it gives a mixture of as many
+    Gaussians (Bishop, 1994), which holds several modes; that is for regression alone.
     """
 
     median: Tensor
@@ -47,6 +51,7 @@ class Amortised(InferenceNetwork):
     covariance: Tensor
     precision: Tensor
     spread: Tensor
+    places: Tensor
     network: MLP | Plain | UNet
     reader: MLP | Plain | UNet
 
@@ -58,8 +63,11 @@ class Amortised(InferenceNetwork):
         gaussian: bool = True,
         held_out: float = 0.2,
         regressed: bool = False,
+        components: int = 1,
     ) -> None:
         super().__init__()
+        if components < 1:
+            raise InputError(f"posterior.components is {components}; give 1 or more")
         if len(shape) not in (1, 3):
             raise InputError(
                 f"posterior=amortised is for images (C, H, W) and vectors (d,), got {tuple(shape)}; "
@@ -78,7 +86,12 @@ class Amortised(InferenceNetwork):
         self.heads = nn.ModuleDict()
         names = ["mean", "log_scale"] if regressed else ["center", "log_scale"]
         for name in names + (["prediction"] if held_out else []):
-            self.heads[name] = self._head(c)
+            self.heads[name] = self._head(c * components if regressed and name != "prediction" else c)
+        self.components = components
+        if regressed and components > 1:
+            self.heads["logit"] = nn.Linear(self.reader.width, components)
+            places, self.deviation = quantiles(components, torch.zeros(self.shape))
+            self.register_buffer("places", places, persistent=False)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
         d = self.shape.numel() if gaussian else 0
@@ -141,21 +154,28 @@ class Amortised(InferenceNetwork):
     def _moved(self, batch: Incomplete, filled: Tensor, features: Tensor, head: str) -> Tensor:
         return torch.where(batch.observed, filled, filled + self._output(features, head))
 
-    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         return self._read(batch, flow) if self.regressed else self._through(batch, flow)
 
-    def _read(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+    def _read(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """q whose means and scales are outputs of the second network; means from where the flow's skeleton has them."""
         filled = self._fill(batch)
         z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
         features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
-        mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale").clamp(*_LOG_SCALES)
+        mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale")
         if flow.near_affine:
-            mean = mean + flow.skeleton(filled).apply(filled)
-        return DiagonalGaussian(mean, batch.hidden, log_scale)
+            mean = mean + flow.skeleton(filled).apply(filled).repeat(1, self.components, *[1] * (mean.dim() - 2))
+        if self.components == 1:
+            return DiagonalGaussian(mean, batch.hidden, log_scale.clamp(*_LOG_SCALES))
+        mean, log_scale = (v.view(len(v), self.components, *self.shape) for v in (mean, log_scale))
+        log_scale = (log_scale + math.log(self.deviation)).clamp(*_LOG_SCALES)
+        logit = self.heads["logit"](features.flatten(2).mean(2) if features.dim() == 4 else features)
+        return GaussianMixture(mean + self.places, batch.hidden, log_scale, logit)
 
-    def _through(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+    def _through(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """q centred on the latent of a completion."""
+        if self.components > 1:
+            raise InputError("a network gives a mixture if it is taught by regression; take posterior.components=1")
         filled, features = self._features(batch)
         features = features.detach() if self.held_out else features
         guess, log_scale = self._moved(batch, filled, features, "center"), self._output(features, "log_scale")

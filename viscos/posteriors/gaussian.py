@@ -1,8 +1,4 @@
-"""Gaussian distributions over x^H, with standard normal noise as the source of their draws.
-
-Tensors have the full shape of a latent; entries outside H are zero and count for nothing, so items with different masks
-share a batch. Draws stand in a leading axis: noise (K, B, …) gives x (K, B, …).
-"""
+"""Gaussian distributions over x^H."""
 
 from __future__ import annotations
 
@@ -12,17 +8,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from viscos.posteriors.latent import LatentDistribution
+
 
 @dataclass(frozen=True)
-class LatentGaussian:
+class LatentGaussian(LatentDistribution):
     """x^H = μ + L ε. A subclass says what L is."""
 
     mean: Tensor
     """μ (B, …)."""
     hidden: Tensor
-    """The mask of H (B, …), bool."""
     start: Tensor | None = field(default=None, kw_only=True)
-    """A guess of the completion (B, …), where a solve may start."""
 
     def scaled(self, noise: Tensor) -> Tensor:
         """L ε (K, B, …)."""
@@ -40,33 +36,28 @@ class LatentGaussian:
         """log|det L| over H (B,)."""
         raise NotImplementedError
 
+    def centers(self) -> Tensor:
+        return self.masked(self.mean)[None]
+
+    def expectation(self) -> Tensor:
+        return self.masked(self.mean)
+
     def sample(self, noise: Tensor) -> Tensor:
         """x^H (K, B, …), zero outside H, differentiable in the parameters."""
         return torch.where(self.hidden, self.mean + self.scaled(self.masked(noise)), 0)
 
     def log_prob_of_noise(self, noise: Tensor) -> Tensor:
-        """log q(x^H) of the draw that `noise` gives (K, B)."""
         epsilon = self.masked(noise)
         size = self.hidden.flatten(1).sum(1).to(noise.dtype) * math.log(2 * math.pi)
         return -0.5 * (epsilon.square().flatten(2).sum(2) + size) - self.log_scale_sum()
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log q(x^H) of latents x (K, B, …), of which only entries on H matter (K, B)."""
         return self.log_prob_of_noise(self.unscaled(self.masked(x - self.mean)))
 
     def log_prob_path(self, noise: Tensor, x: Tensor) -> Tensor:
-        """log q(x^H) (K, B), differentiable through the draw x alone.
-
-        Leaving out the dependence on the parameters themselves, whose expected gradient is zero, takes the noise out
-        of the gradient where q is exact ("sticking the landing", Roeder, Wu and Duvenaud, 2017).
-        """
         score = -self.unscaled_transposed(self.masked(noise)).detach()
         value = self.log_prob_of_noise(noise).detach()
         return value + (score * (x - x.detach())).flatten(2).sum(2)
-
-    def masked(self, v: Tensor) -> Tensor:
-        """v on H, zero elsewhere."""
-        return torch.where(self.hidden, v, 0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,8 @@ from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
+from viscos.posteriors.latent import LatentDistribution
+from viscos.posteriors.mixture import GaussianMixture, quantiles, spread
 
 
 class Posterior(nn.Module):
@@ -22,7 +25,7 @@ class Posterior(nn.Module):
     regressed: bool = False
     """Whether it learns from pairs of observations and latents (`teach`), and serves without a fit."""
 
-    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """The distribution for each item of `batch`."""
         raise NotImplementedError
 
@@ -69,16 +72,17 @@ class PerItem(Posterior):
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
+        self.size = like.shape
         self.mean = nn.Parameter(torch.zeros_like(like))
 
-    def forward(self, batch: Incomplete, flow: Flow) -> LatentGaussian:
-        if batch.values.shape != self.mean.shape:
+    def forward(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
+        if batch.values.shape != self.size:
             raise InputError(
-                f"this posterior is for a batch of shape {tuple(self.mean.shape)}, got {tuple(batch.values.shape)}"
+                f"this posterior is for a batch of shape {tuple(self.size)}, got {tuple(batch.values.shape)}"
             )
         return self.distribution(batch.hidden)
 
-    def distribution(self, hidden: Tensor) -> LatentGaussian:
+    def distribution(self, hidden: Tensor) -> LatentDistribution:
         """The distributions on H."""
         raise NotImplementedError
 
@@ -89,9 +93,9 @@ class PerItem(Posterior):
         self.mean.copy_(torch.where(sane, x, self.mean))
 
     @torch.no_grad()
-    def begin(self, q: LatentGaussian) -> None:
+    def begin(self, q: LatentDistribution) -> None:
         """Takes over the mean of q for each item, and what else it can; what is not finite is left out."""
-        self.center(q.mean)
+        self.center(q.expectation())
 
 
 class Diagonal(PerItem):
@@ -105,7 +109,7 @@ class Diagonal(PerItem):
         return DiagonalGaussian(self.mean, hidden, self.log_scale)
 
     @torch.no_grad()
-    def begin(self, q: LatentGaussian) -> None:
+    def begin(self, q: LatentDistribution) -> None:
         super().begin(q)
         if isinstance(q, DiagonalGaussian):
             self.log_scale.copy_(torch.where(q.log_scale.isfinite(), q.log_scale, 0))
@@ -123,7 +127,7 @@ class Householder(Diagonal):
         return HouseholderGaussian(self.mean, hidden, self.log_scale, self.vectors)
 
     @torch.no_grad()
-    def begin(self, q: LatentGaussian) -> None:
+    def begin(self, q: LatentDistribution) -> None:
         """Takes over mean and scales, with reflections that leave the axes where they are.
 
         Two of each kind undo each other, and their gradients pull them apart. Of an odd number, the last one is along
@@ -159,8 +163,48 @@ class Full(PerItem):
         return FullGaussian(self.mean, hidden, self.factor)
 
     @torch.no_grad()
-    def begin(self, q: LatentGaussian) -> None:
+    def begin(self, q: LatentDistribution) -> None:
         super().begin(q)
         if isinstance(q, DiagonalGaussian):
             scales = torch.where(q.log_scale.isfinite(), q.log_scale, 0).flatten(1)
             self.factor.copy_(torch.diag_embed(scales))
+
+
+class Mixture(PerItem):
+    """A mixture of diagonal Gaussians for each item, which can hold several modes; a fit needs a draw for each."""
+
+    def __init__(self, like: Tensor, components: int = 4) -> None:
+        super().__init__(like)
+        if components < 1:
+            raise InputError(f"posterior.components is {components}; give 1 or more")
+        places, scale = quantiles(components, like[0])
+        self.mean = nn.Parameter(places.unsqueeze(0).expand(len(like), *places.shape).clone())
+        self.log_scale = nn.Parameter(torch.full_like(self.mean, math.log(scale)))
+        self.logit = nn.Parameter(like.new_zeros(len(like), components))
+
+    def distribution(self, hidden: Tensor) -> GaussianMixture:
+        return GaussianMixture(self.mean, hidden, self.log_scale, self.logit)
+
+    @torch.no_grad()
+    def center(self, x: Tensor) -> None:
+        mean = torch.einsum("bc,bc...->b...", self.logit.softmax(1), self.mean)
+        sane = torch.isfinite(x).flatten(1).all(1).view(-1, *[1] * (x.dim() - 1))
+        self.mean.add_(torch.where(sane, x - mean, 0).unsqueeze(1))
+
+    @torch.no_grad()
+    def begin(self, q: LatentDistribution) -> None:
+        """Takes over q where it is finite: a mixture as it is, or a Gaussian, with components at its quantiles."""
+        if not isinstance(q, GaussianMixture):
+            mean, shape = q.expectation(), self.mean.shape
+            log_scale = q.log_scale if isinstance(q, DiagonalGaussian) else torch.zeros_like(mean)
+            q = spread(mean.unsqueeze(1).expand(shape), log_scale.unsqueeze(1).expand(shape), q.hidden)
+        if q.logit.shape != self.logit.shape:
+            count = q.logit.shape[1]
+            raise InputError(
+                f"posterior.components is {self.logit.shape[1]}, and the fit begins at a mixture of {count}; "
+                f"take posterior.components={count}, or start=gaussian"
+            )
+        sane = q.mean.isfinite() & q.log_scale.isfinite()
+        self.mean.copy_(torch.where(sane, q.mean, self.mean))
+        self.log_scale.copy_(torch.where(sane, q.log_scale, self.log_scale))
+        self.logit.copy_(q.logit.log_softmax(1))

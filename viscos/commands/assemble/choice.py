@@ -13,7 +13,7 @@ from viscos.core.batch import Incomplete
 from viscos.core.build import build, maker, makes
 from viscos.core.choices import description, names
 from viscos.core.errors import InputError
-from viscos.posteriors import InferenceNetwork, LatentGaussian, PerItem, Posterior, usual
+from viscos.posteriors import InferenceNetwork, LatentDistribution, PerItem, Posterior, usual
 from viscos.runs.trained import Trained
 
 STARTS = ("network", "gaussian", "prior")
@@ -93,7 +93,7 @@ class Choice:
         usual = "network" if knows else "gaussian" if self.trained.gaussian is not None else "prior"
         return self.asked.start or usual
 
-    def taught_there(self, batch: Incomplete) -> LatentGaussian | None:
+    def taught_there(self, batch: Incomplete) -> LatentDistribution | None:
         """What the run's network says of the items, if a fit begins there."""
         if self.start != "network":
             return None
@@ -101,7 +101,7 @@ class Choice:
         with torch.no_grad():
             return self.network(batch, self.trained.model.flow)
 
-    def guess(self, batch: Incomplete, taught: LatentGaussian | None) -> Tensor | None:
+    def guess(self, batch: Incomplete, taught: LatentDistribution | None) -> Tensor | None:
         """The completion (B, …) at whose latent a fit begins, or that of the network that it begins at; or None."""
         if taught is not None:
             whole = taught.start is not None and bool(taught.start.isfinite().all())

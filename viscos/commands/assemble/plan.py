@@ -53,6 +53,8 @@ def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
         raise InputError("a flow that is trained by matching learns from completions; take teach=regression or both")
     if hides and teach != "bound" and not cfg["posterior"].get("held_out"):
         raise InputError(f"teach={teach} begins with held-out entries; take posterior.held_out above 0, e.g. 0.2")
+    if teach in ("bound", "both") and cfg["posterior"].get("components", 1) > 1:
+        raise InputError(f"teach={teach} is for posterior.components=1; a mixture is taught by regression")
     return teach
 
 
