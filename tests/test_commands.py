@@ -24,9 +24,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from viscos import runs
 from viscos.cli import main
 from viscos.commands import impute as imputing
-from viscos.commands import progress
 from viscos.commands.interrupt import held
-from viscos.core import atomic
+from viscos.core import atomic, progress
 from viscos.core.choices import names
 from viscos.core.progress import bar
 from viscos.core.solution import Status

@@ -155,6 +155,34 @@ def test_a_table_is_completed_in_its_own_cells(table):
     assert not (run / "completed.csv").exists() and completions(run)["draws"][0, 0, 1] == 2000
 
 
+def test_how_far_to_trust_each_row(table, capsys):
+    Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n,,\n-0.25,4,1900\n,5.00,1.9e3\n")
+    words = [f"checkpoint={table}", "input=mine.csv", "threads=1", "posterior=amortised", "draws=4"]
+    run = ran("impute", *words, "refine=imh", "proposals=96", "batch_size=3")
+    text = capsys.readouterr().out
+    found, record = completions(run), figures(run)["trust"]
+    assert record["weighed_draws"] == 96 and record["refine"] == "imh" and 0 < record["acceptance"] <= 1
+    counts = {word: int((found["trust"] == word).sum()) for word in ("good", "fair", "doubtful")}
+    assert counts == {word: record[word] for word in counts}
+    assert f"{counts['good']} good, {counts['fair']} fair, {counts['doubtful']} doubtful, by 96 weighed draws" in text
+    assert found["trust"][1] == found["trust"][2] == "good"  # everything is missing, or nothing
+    assert (found["status"] == "converged").all() and (found["residual"] < 1e-3).all()
+    with (run / "trust.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trust"] for row in rows] == found["trust"].tolist() and rows[3]["item"] == "3"
+    for name in ("bound", "pareto_k", "effective_sample_size", "failed", "acceptance", "distinct"):
+        assert [float(row[name]) for row in rows] == pytest.approx(found[name].tolist(), rel=1e-4, nan_ok=True)
+    other = completions(ran("impute", *words, "refine=imh", "proposals=96", "batch_size=1"))
+    assert other["draws"] == pytest.approx(found["draws"], rel=1e-3)
+    assert "bound" in figures(run) and figures(run)["bound"]["draws"] == 96
+    plain = ran("impute", *words, "proposals=0")
+    assert "proposals=64 weighs" in capsys.readouterr().out and "trust" not in completions(plain)
+    assert figures(plain)["trust"]["weighed_draws"] == 0 and (plain / "trust.csv").exists()
+    assert figures(ran("impute", *words))["trust"]["weighed_draws"] == 64
+    assert "4 draws cannot be made of 3 proposals" in refused(capsys, "impute", *words, "refine=sir", "proposals=3")
+    assert "refine=gibbs: must be one of sir, imh" in refused(capsys, "impute", *words, "refine=gibbs")
+
+
 def test_what_impute_refuses(table, capsys):
     Path("mine.csv").write_text("fine,long\n1,2\n")
     line = refused(capsys, "impute", f"checkpoint={table}", "input=mine.csv")

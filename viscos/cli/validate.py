@@ -147,6 +147,8 @@ RULES: dict[str, Rule] = {
     "steps": optional(integer(0)),
     "samples": integer(1),
     "partition": word_of("partition"),
+    "refine": optional(word_of("refine")),
+    "proposals": optional(integer(0)),
     "start": optional(word_of("start")),
     "solvers": list_of(word_of("solvers")),
     "rates": list_of(number(0, 1)),

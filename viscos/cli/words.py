@@ -30,6 +30,7 @@ OWNERS = {
     "format": "viscos.report.formats.FORMATS",
     "classifier": "viscos.train.classifier.CLASSIFIERS",
     "partition": "viscos.inference.partition.PARTITIONS",
+    "refine": "viscos.inference.refine.METHODS",
     "start": "viscos.commands.assemble.choice.STARTS",
 }
 """Where the words of a setting stand: a tuple or list of them, or a dict with them as keys."""

@@ -17,6 +17,7 @@ from viscos.commands.interrupt import held, resumable
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards, has_shards
+from viscos.commands.trust import drawn
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.progress import bar
@@ -114,14 +115,14 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
         began = time.monotonic()
         _fit(job, conditional, log, int(rows[0]))
     fitted = time.monotonic()
-    # The draws of a table serve multiple imputation, whose between-variance wants them independent of each other.
-    done = conditional.completions(job.draws, antithetic=job.items.rows is None)
-    drawn = time.monotonic()
-    if fits or not flow.deep:
-        bound, condition = conditional.bound(2).cpu(), conditional.conditioning().cpu()
-    else:  # each costs more than all draws together
-        bound = condition = torch.full((len(rows),), float("nan"))
-    return Results(done, bound, before, first_bound, condition, fitted - began, drawn - fitted)
+    done, diagnosis = drawn(job, conditional)
+    ended = time.monotonic()
+    bound = condition = torch.full((len(rows),), float("nan"))
+    if fits or not flow.deep:  # else each costs more than all draws together
+        condition = conditional.conditioning().cpu()
+        bound = conditional.bound(2).cpu() if diagnosis is None else bound
+    bound = bound if diagnosis is None else diagnosis.bound.cpu()
+    return Results(done, bound, before, first_bound, condition, fitted - began, ended - fitted, diagnosis)
 
 
 def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:

@@ -19,6 +19,7 @@ from viscos.report.advice import warnings
 from viscos.report.completions import completions_table, costs_table, scores_table, why_no_fid
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
+from viscos.report.trust import trust_lines
 
 _POINTS = 500
 """Test points that a density is drawn with."""
@@ -147,7 +148,7 @@ def summary(record: dict[str, Any]) -> str:
                 f"  the first solver took {100 * s['reduction_by_first_solver']:.0f} % of the residual away; "
                 f"the fallback took {s['fallback_steps']:.1f} steps"
             )
-    return "\n".join(lines + warnings(record))
+    return "\n".join(lines + trust_lines(record) + warnings(record))
 
 
 def _nats(value: float) -> str:

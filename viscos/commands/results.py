@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.outputs import Completed, write
 from viscos.commands.tables import clamped
@@ -18,6 +19,7 @@ from viscos.core.solution import Solution
 from viscos.data.mask_files import mask_hash
 from viscos.imputers import Cost, FlowImputer, GaussianImputer, Imputer, UnfittedImputer, kinds_of
 from viscos.inference import Completions
+from viscos.inference.diagnosis import Diagnosis
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
 from viscos.metrics.rmse import known
 from viscos.runs.provenance import versions
@@ -38,6 +40,8 @@ class Results:
     """About the condition number of G^HH (b,)."""
     fit_seconds: float
     draw_seconds: float
+    diagnosis: Diagnosis | None = None
+    """What weighed draws say of each item, if there were any."""
 
     def __post_init__(self) -> None:
         for name in ("draws", "before"):
@@ -47,29 +51,34 @@ class Results:
     def state(self) -> dict[str, Any]:
         """The results as tensors and plain containers."""
         flat = {field.name: getattr(self, field.name) for field in fields(self)}
-        return flat | {name: None if flat[name] is None else _flat(flat[name]) for name in ("draws", "before")}
+        flat |= {name: None if flat[name] is None else _flat(flat[name]) for name in ("draws", "before")}
+        return flat | {"diagnosis": self.diagnosis and self.diagnosis.state()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Results:
         """What `state` gave."""
         whole = {name: None if state[name] is None else _whole(state[name]) for name in ("draws", "before")}
-        return cls(**(state | whole))
+        diagnosis = None if state["diagnosis"] is None else Diagnosis(**state["diagnosis"])
+        return cls(**(state | whole | {"diagnosis": diagnosis}))
 
 
 def _kept(completions: Completions) -> Completions:
     solution = completions.solution
     moved = {field.name: getattr(solution, field.name).cpu() for field in fields(solution)}
+    expected = None if completions.expected is None else completions.expected.cpu()
     notes = completions.notes and {name: each.cpu() for name, each in completions.notes.items()}
-    return replace(completions, draws=completions.draws.cpu(), latents=None, solution=Solution(**moved), notes=notes)
+    return Completions(completions.draws.cpu(), None, Solution(**moved), completions.paired, expected, notes)
 
 
 def _flat(completions: Completions) -> dict[str, Any]:
     solution = {field.name: getattr(completions.solution, field.name) for field in fields(completions.solution)}
-    return {"draws": completions.draws, "paired": completions.paired, "notes": completions.notes, "solution": solution}
+    flat = {name: getattr(completions, name) for name in ("draws", "paired", "expected", "notes")}
+    return flat | {"solution": solution}
 
 
 def _whole(state: dict[str, Any]) -> Completions:
-    return Completions(state["draws"], None, Solution(**state["solution"]), state["paired"], notes=state.get("notes"))
+    known = (state["paired"], state["expected"], state.get("notes"))
+    return Completions(state["draws"], None, Solution(**state["solution"]), *known)
 
 
 def joined(parts: list[Results]) -> Results:
@@ -84,6 +93,7 @@ def joined(parts: list[Results]) -> Results:
         torch.cat([part.condition for part in parts]),
         sum(part.fit_seconds for part in parts),
         sum(part.draw_seconds for part in parts),
+        Diagnosis.joined([part.diagnosis for part in parts if part.diagnosis]) if parts[0].diagnosis else None,
     )
 
 
@@ -91,8 +101,9 @@ def _side_by_side(parts: list[Completions]) -> Completions:
     """The completions of all items, without latents; the verdicts stand draw by draw."""
     solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
     notes = {name: torch.cat([part.notes[name] for part in parts if part.notes]) for name in parts[0].notes or {}}
-    draws = torch.cat([part.draws for part in parts], 1)
-    return Completions(draws, None, solution, paired=parts[0].paired, notes=notes or None)
+    expected = [part.expected for part in parts if part.expected is not None]
+    draws, mean = torch.cat([part.draws for part in parts], 1), torch.cat(expected) if expected else None
+    return Completions(draws, None, solution, parts[0].paired, mean, notes or None)
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:
@@ -134,6 +145,7 @@ def _of_fit(job: Imputing, done: Results) -> dict[str, Any]:
             "how": "condition number of G^HH where the fit begins; a lower bound above 64 hidden entries",
         },
         **_bounds(job, done),
+        **trust.record(job, done.diagnosis),
         "fit": job.choice.record(job.posterior(job.data.values[:1])),
     }
 
@@ -175,7 +187,7 @@ def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
     small = job.data.values[0].numel() <= job.trained.model.flow.dense_below
     how = "log-determinants written out" if small else "log-determinants by one probe each, unless H is small"
     bound |= {"items": int(sane.sum()), "unsolved_items": int((last == -torch.inf).sum())}
-    return {"bound": bound | {"draws": 2, "unit": unit, "how": how}}
+    return {"bound": bound | {"draws": done.diagnosis.draws if done.diagnosis else 2, "unit": unit, "how": how}}
 
 
 def save(job: Imputing, done: Results) -> list[str]:
@@ -204,5 +216,8 @@ def save(job: Imputing, done: Results) -> list[str]:
     }
     if done.before is not None:
         arrays["first_iteration_draw"] = kept(done.before.draws[0]).numpy()
-    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **arrays))
-    return write(job, completed)
+    verdicts = trust.arrays(done.draws, done.diagnosis)
+    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **(arrays | verdicts)))
+    text = trust.table(verdicts)
+    atomic.write(job.run_dir / "trust.csv", lambda path: path.write_text(text, encoding="utf-8"))
+    return [*write(job, completed), "trust.csv"]

@@ -18,7 +18,7 @@ from viscos.inference.fitting import Fitting, Progress, shown
 from viscos.inference.imputation import Completions
 from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular
 from viscos.inference.proposals import propose
-from viscos.inference.refine import Refined, check, check_exact, refined
+from viscos.inference.refine import Refined, check, check_exact, proposals_for, refined
 from viscos.inference.summary import Summary, deviation, quantiles, summarised
 from viscos.inference.terms import Terms, Values
 from viscos.posteriors import InferenceNetwork, PerItem, Posterior, usual
@@ -205,10 +205,10 @@ class Conditional(Approximation):
 
         These do not count among those of `sample`. Log-determinants are exact for items of up to `exact_below`
         entries (the flow's `dense_below`, if that is less), which costs a product with the Jacobian for each entry of
-        each draw; beyond, the mean of two estimates, whose error the diagnosis says.
+        each draw; beyond, the mean of two estimates, whose error the diagnosis says. Its bound is for data as the model
+        takes them.
         """
-        if draws < 1:
-            raise InputError(f"a diagnosis needs draws ≥ 1, and some dozens to say anything, got {draws}")
+        _check_draws(draws)
         return propose(self, draws, exact_below).diagnosis()
 
     def refine(self, method: str = "imh", n: int = 1, *, proposals: int | None = None) -> Refined:
@@ -220,7 +220,7 @@ class Conditional(Approximation):
         Warns of items for which the proposals do not serve. Raises `InputError` for items that are too large for
         exact weights.
         """
-        count = max(256, 32 * n) if proposals is None else proposals
+        count = proposals_for(n) if proposals is None else proposals
         check(method, n, count)
         check_exact(self.flow, self.batch.values[0].numel())
         found = refined(self, propose(self, count, self.flow.dense_below), method, n)

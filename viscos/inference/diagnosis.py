@@ -29,9 +29,17 @@ _OF_REFINED = 1.0, 0.5
 """Effective proposals of one refined draw: with fewer than one, draws are the same proposal again."""
 _FAILED = 0.03, 0.1
 """Share of the draws that may fail; a choice of ours."""
-_NOISE = 0.3, 1.0
+_ERROR = 0.3, 1.0
 """Standard deviation in nats of the error of estimated log-weights; a choice of ours. Normal errors of so many nats
 alone take the effective share to exp(−σ²): 0.91 and 0.37."""
+LIMITS = {
+    "pareto_k": _K,
+    "effective_share_of_draws": _SHARE,
+    "effective_proposals_a_refined_draw": _OF_REFINED,
+    "failed": _FAILED,
+    "error_of_log_weights": _ERROR,
+}
+"""Where good ends, and where fair ends."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +58,16 @@ class Diagnosis:
     """Share of the draws whose solve failed (B,); they count as draws of weight zero."""
     residual: Tensor
     """The largest residual of the draws that were solved (B,), in the units of the tolerance; NaN where none was."""
-    noise: Tensor
+    error: Tensor
     """Standard deviation of the error of a log-weight in nats (B,): 0 where log-determinants are written out."""
     draws: int
     """K."""
     refined: int = 0
     """Draws that were made of these, if they are proposals (`viscos.inference.refine`)."""
+    distinct: Tensor | None = None
+    """How many different proposals those draws are (B,), int64."""
+    acceptance: Tensor | None = None
+    """Share of the proposals that a chain stepped to (B,), if there was one."""
 
     def verdicts(self) -> list[tuple[str, str]]:
         """A word for each item, `good`, `fair` or `doubtful`, and its reason: the first of the worst."""
@@ -67,7 +79,7 @@ class Diagnosis:
         return [word for word, _ in self.verdicts()]
 
     def _verdict(self, item: int) -> tuple[str, str]:
-        failed, noise = float(self.failed[item]), float(self.noise[item])
+        failed, error = float(self.failed[item]), float(self.error[item])
         k, effective = float(self.pareto_k[item]), float(self.effective[item])
         if effective == 0:
             return DOUBTFUL, "none of the draws could be completed"
@@ -77,7 +89,7 @@ class Diagnosis:
         else:
             share, limits, why = effective / self.draws, _SHARE, size
         tests = [
-            (_below(noise, _NOISE), f"log-determinants are estimated, to ±{noise:.2g} nats"),
+            (_below(error, _ERROR), f"log-determinants are estimated, to ±{error:.2g} nats"),
             (_below(k, _K), "too few draws were solved for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
             (_below(-share, (-limits[0], -limits[1])), why),
             (_below(failed, _FAILED), f"{100 * failed:.2g} % of the draws failed"),

@@ -48,12 +48,13 @@ class Refined(Completions):
 
     method: str = field(kw_only=True)
     """`sir` or `imh`."""
-    distinct: Tensor = field(kw_only=True)
-    """How many different proposals the draws of each item are (B,), int64."""
-    acceptance: Tensor | None = field(kw_only=True, default=None)
-    """Of a chain: the share of the proposals that it stepped to (B,)."""
     diagnosis: Diagnosis = field(kw_only=True)
-    """What the proposals' weights say of each item."""
+    """What the proposals' weights say of each item, how many different ones were drawn, and how a chain went."""
+
+
+def proposals_for(draws: int) -> int:
+    """How many proposals are made for so many draws, unless somebody says."""
+    return max(256, 32 * draws)
 
 
 def check(method: str, draws: int, proposals: int) -> None:
@@ -129,15 +130,14 @@ def refined(approximation: Approximation, proposals: Proposals, method: str, dra
     verdicts = proposals.solution
     solution = Solution(*(getattr(verdicts, f.name)[rows] for f in fields(Solution)))
     spent = verdicts.evaluations.view(count, size).sum(0) / draws
+    distinct = torch.tensor([len(set(each) - {-1}) for each in index.T.tolist()], device=index.device)
     return Refined(
         shown.view(draws, *batch.values.shape),
         latents.view(draws, *batch.values.shape),
         replace(solution, evaluations=spent.repeat(draws)),
         expected=_mean(proposals, batch),
         method=method,
-        distinct=torch.tensor([len(set(each) - {-1}) for each in index.T.tolist()], device=index.device),
-        acceptance=acceptance,
-        diagnosis=proposals.diagnosis(draws),
+        diagnosis=replace(proposals.diagnosis(draws), distinct=distinct, acceptance=acceptance),
     )
 
 

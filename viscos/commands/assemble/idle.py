@@ -70,7 +70,7 @@ def of_completing(model: Model, noise: float, *, fitted: bool, free: bool) -> di
 
 def of_another_imputer() -> dict[str, str]:
     """What has no effect where no posterior of the run's flow completes, and why."""
-    names = ("posterior", "solver", "lad", "start", "steps", "learning_rate", "partition", "samples")
+    names = ("posterior", "solver", "lad", "start", "steps", "learning_rate", "partition", "samples", "proposals")
     return dict.fromkeys(names, "another imputer completes")
 
 

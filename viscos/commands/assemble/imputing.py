@@ -24,13 +24,18 @@ from viscos.data.sources.dialect import dialect_of
 from viscos.data.sources.files import read_images
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
-from viscos.inference import Objective
+from viscos.inference import Objective, refine
 from viscos.inference.conditional import check_partition
 from viscos.posteriors import Posterior
 from viscos.runs.trained import Fitted, Saved, Trained, load_any
 
 TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""
+
+
+WEIGHED = 64
+"""Draws of each item that are weighed where nobody asked and it is cheap: up to so many entries, and so many items."""
+WEIGHED_ENTRIES, WEIGHED_ITEMS = 64, 1000
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,10 @@ class Imputing:
     seed: int
     idle: str | None = None
     """A line on settings that were given and have no effect, if there are any."""
+    refine: str | None = None
+    """How exact draws are made of proposals; None: draws are of the posterior."""
+    proposals: int = 0
+    """Draws of each item that are weighed, for a verdict and for `refine`."""
 
     @property
     def imputer(self) -> Imputer | None:
@@ -150,6 +159,8 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         cfg["samples"],
         cfg["seed"],
         said(given, idle),
+        cfg["refine"],
+        _proposals(cfg, by, data),
     )
 
 
@@ -173,6 +184,23 @@ def _imputer(
         return trained.imputer
     noise = noise_of(trained, cfg["denoise"])
     return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device).imputer(subject)
+
+
+def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
+    """How many draws of each item are weighed; raises `InputError` if they do not serve to refine."""
+    entries, asked, method = data.values[0].numel(), cfg["proposals"], cfg["refine"]
+    if not isinstance(by, Choice):
+        if method is not None:
+            raise InputError(f"refine={method} makes draws of the flow's own posterior exact; leave imputer out")
+        return 0
+    flow = by.trained.model.flow
+    if method is None:
+        cheap = entries <= min(WEIGHED_ENTRIES, flow.dense_below) and len(data) <= WEIGHED_ITEMS
+        return int(asked) if asked is not None else WEIGHED * cheap
+    count = refine.proposals_for(cfg["draws"]) if asked is None else int(asked)
+    refine.check(method, cfg["draws"], count)
+    refine.check_exact(flow, entries)
+    return count
 
 
 def _with_whole_paths(cfg: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""How far the completions of `viscos impute` can be trusted: exact draws if they are asked for, and the verdicts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from viscos.commands.assemble.imputing import Imputing
+from viscos.core.solution import Status
+from viscos.inference import Completions
+from viscos.inference.conditional import Conditional
+from viscos.inference.diagnosis import LIMITS, Diagnosis
+from viscos.metrics.rmse import known
+
+
+def drawn(job: Imputing, conditional: Conditional) -> tuple[Completions, Diagnosis | None]:
+    """The draws of a batch, and what its weighed draws say, if any are weighed."""
+    if job.refine is None:
+        # The draws of a table serve multiple imputation, whose between-variance wants them independent of each other.
+        done = conditional.completions(job.draws, antithetic=job.items.rows is None)
+        return done, conditional.diagnose(job.proposals) if job.proposals else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the summary says which are doubtful
+        found = conditional.refine(job.refine, job.draws, proposals=job.proposals)
+    return found, found.diagnosis
+
+
+def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    """The verdicts as counts, and how they came about; plain."""
+    if diagnosis is None:
+        return {"trust": {"weighed_draws": 0, "how": "no draws were weighed; proposals=64 weighs some"}}
+    found: dict[str, Any] = {
+        **diagnosis.counts(),
+        "weighed_draws": diagnosis.draws,
+        "pareto_k_median": known(float(diagnosis.pareto_k.nanmedian())),
+        "effective_sample_size_median": known(float(diagnosis.effective.median())),
+        "failed": float(diagnosis.failed.mean()),
+        "error_of_log_weights": float(diagnosis.error.square().mean().sqrt()),
+        "limits": LIMITS,
+        "how": "importance weights of draws of the posterior, which compare it with the flow's exact conditional",
+    }
+    if job.refine is not None:
+        assert diagnosis.distinct is not None
+        found |= {"refine": job.refine, "distinct_draws": float(diagnosis.distinct.double().mean())}
+        if diagnosis.acceptance is not None:
+            found["acceptance"] = float(diagnosis.acceptance.mean())
+    first = diagnosis.first_doubtful()
+    return {"trust": found | ({} if first is None else {"first_doubtful": {"item": first[0], "reason": first[1]}})}
+
+
+def arrays(done: Completions, diagnosis: Diagnosis | None) -> dict[str, np.ndarray]:
+    """What is said of each item (N,), for `completions.npz` and `trust.csv`."""
+    solution, shape = done.solution, done.draws.shape[:2]
+    residual = torch.where(solution.converged, solution.residual, float("-inf")).view(shape).amax(0)
+    status = [Status(code).name.lower() for code in solution.status.view(shape).amax(0).tolist()]
+    found: dict[str, np.ndarray] = {}
+    if diagnosis is not None:
+        found |= {
+            "trust": np.array(diagnosis.words),
+            "reason": np.array([reason for _, reason in diagnosis.verdicts()]),
+            "bound": diagnosis.bound.cpu().numpy(),
+            "pareto_k": diagnosis.pareto_k.cpu().numpy(),
+            "effective_sample_size": diagnosis.effective.cpu().numpy(),
+            "failed": diagnosis.failed.cpu().numpy(),
+        }
+        for name in ("distinct", "acceptance"):
+            if (value := getattr(diagnosis, name)) is not None:
+                found[name] = value.cpu().numpy()
+    found["residual"] = torch.where(residual.isfinite(), residual, float("nan")).numpy()
+    return found | {"status": np.array(status)}
+
+
+def table(each: dict[str, np.ndarray]) -> str:
+    """The same as CSV, a row an item."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["item", *each])
+    for item, row in enumerate(zip(*each.values(), strict=True)):
+        writer.writerow([item, *(f"{v:.6g}" if isinstance(v, np.floating) else v for v in row)])
+    return text.getvalue()
