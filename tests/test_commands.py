@@ -492,6 +492,7 @@ def test_a_damaged_checkpoint(trained, capsys):
 def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
     """The file holds completions whose observed entries are those of `values`, bit for bit."""
     arrays = completions(folder)
+    arrays.pop("names", None)
     assert arrays.keys() - {"first_iteration_draw"} == {"draws", "mean", "observed", "solved", "values", "truth"}
     assert (arrays["truth"][observed] == values[observed]).all()
     draws = arrays["draws"]
@@ -604,7 +605,7 @@ def test_a_mask_besides_holes(trained):
         (np.full((2, 7, 8), 0.5, np.float32), "the flow takes (1, 8, 8)"),
         (np.full((2, 8, 8), 200.0), "divide 0-255 values by 255"),
         (np.zeros((2, 8, 8), np.int32), "holds int32; give floats in [0, 1] or uint8"),
-        (np.full((2, 8, 8), 0.5), "has no holes (NaN); say what is missing"),
+        (np.full((2, 8, 8), 0.5), "has no holes (NaN, transparent pixels); say what is missing"),
         (None, "there is no file 'a.npy'"),
     ],
     ids=["shape", "range", "dtype", "no holes", "no file"],

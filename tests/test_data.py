@@ -250,7 +250,7 @@ def test_missing_and_damaged_files_of_cifar10(cifar10, monkeypatch):
     [
         (torch.full((1, 1, 2, 2), 255.0), None, "has 255; divide 0-255 values"),
         (torch.full((1, 1, 2, 2), -1.0), None, r"has -1; shift \[-1, 1\] values"),
-        (torch.full((1, 1, 2, 2), float("nan")), None, "has nan; give finite values"),
+        (torch.full((1, 1, 2, 2), float("inf")), None, "has inf; give NaN where a value is missing"),
         (torch.zeros(1, 2, 2), None, "shape"),
         (torch.zeros(1, 1, 2, 2, dtype=torch.float64), None, "float64"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(1, dtype=torch.int64), "labels"),
@@ -260,6 +260,11 @@ def test_missing_and_damaged_files_of_cifar10(cifar10, monkeypatch):
 def test_images_of_another_kind_are_refused(values, labels, says):
     with pytest.raises(InputError, match=says):
         Images("x", values, labels, 0)
+
+
+def test_images_may_have_holes_of_their_own():
+    values = torch.tensor([[[[0.5, float("nan")]]]])
+    assert Images("x", values, None, 0).known.tolist() == [[[[True, False]]]]
 
 
 def small(n=7, seed=0):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from viscos.core.errors import InputError
-from viscos.data.sources.files import read_images
+from viscos.data.sources.files import read_items
 
 GREY = (1, 4, 6)
 COLOUR = (3, 4, 6)
@@ -17,6 +17,12 @@ COLOUR = (3, 4, 6)
 def numbers(*shape, dtype=np.float32):
     """Numbers in [0, 1]."""
     return np.random.default_rng(0).random(shape).astype(dtype)
+
+
+def read_images(path, shape, limit=None):
+    """The images, and where they are known."""
+    found = read_items(path, shape, limit)
+    return found.data, found.known
 
 
 @pytest.fixture(autouse=True)
@@ -197,8 +203,8 @@ REFUSED = {
     "text": (_text("a.txt"), "a.txt", "is not .npy, .npz, a picture or a folder"),
     "no such file": (lambda: None, "a.npy", "there is no file"),
     "an empty folder": (lambda: None, ".", "has no pictures"),
-    "a picture of another size": (
-        lambda: Image.fromarray(np.zeros((5, 6), np.uint8)).save("a.png"), "a.png", "the flow takes"
+    "a smaller picture": (
+        lambda: Image.fromarray(np.zeros((3, 6), np.uint8)).save("a.png"), "a.png", "6 × 3, the flow takes 6 × 4"
     ),
 }  # fmt: skip
 

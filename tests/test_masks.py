@@ -211,8 +211,8 @@ def test_files_that_are_no_masks_are_refused(tmp_path):
     torch.save(Image.Image, tmp_path / "code.pt")
     for name in ("mask.npy", "mask.npz", "mask.pt", "mask.png"):
         (tmp_path / name).write_bytes(b"nonsense")
-    (tmp_path / "mask.jpg").write_bytes(b"")
-    says = {"two.npz": "one array", "list.pt": "no tensor", "mask.jpg": "ending", "absent.npy": "no mask file"}
+    (tmp_path / "mask.txt").write_bytes(b"")
+    says = {"two.npz": "one array", "list.pt": "no tensor", "mask.txt": "ending", "absent.npy": "no mask file"}
     for name in ("code.pt", "mask.npy", "mask.npz", "mask.pt", "mask.png", *says):
         with pytest.raises(InputError, match=says.get(name, "cannot be read")) as caught:
             FileMask(tmp_path / name)((2, 3), 1, 0, "test")

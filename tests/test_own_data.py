@@ -161,7 +161,10 @@ def test_classes_without_splits_and_a_stray_picture():
     _, labels = together(train, test)
     assert train.classes == 2 and labels.bincount().tolist() == [10, 10]
     save(pixels(1), ["p/stray.png"])
-    assert load("folder", "train", path="p").labels is None
+    strayed = load("folder", "train", path="p")
+    assert strayed.labels is None and strayed.notes == (
+        "no classes: 1 of the pictures lie beside the sub-folders, not in them",
+    )
 
 
 def test_grey_and_colour():
@@ -207,9 +210,34 @@ def test_pictures_that_do_not_fit():
     Image.fromarray(np.zeros((4, 6), np.uint16)).save(file)
     with pytest.raises(InputError, match=r"b\.png has more than 8 bits a channel"):
         load("folder", "train", path="p")
-    Image.fromarray(np.zeros((4, 6, 4), np.uint8)).save(file)
-    with pytest.raises(InputError, match=r"b\.png has transparent pixels"):
-        load("folder", "train", path="p")
+
+
+def test_transparent_pixels_and_nan_are_holes():
+    """Of a resized picture, wherever a part of a pixel is one."""
+    images, alpha = pixels(2), np.full((2, 4, 6, 1), 255, np.uint8)
+    alpha[0, 1, 2] = 0
+    save(np.concatenate([images, alpha], -1), ["p/train/a.png", "p/test/b.png"])
+    train, test = both("folder", path="p")
+    expected = unit(images[:1])
+    expected[0, :, 1, 2] = torch.nan
+    assert torch.equal(test.values, unit(images[1:])) and torch.allclose(train.values, expected, equal_nan=True)
+    resized = load("folder", "train", path="p", size=2).values
+    assert resized.isnan()[0, 0].tolist() == [[True, False], [False, False]]
+    np.savez("x.npz", x_train=expected.numpy(), x_test=unit(images[1:]).numpy())
+    assert torch.allclose(load("array", "train", path="x.npz").values, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("test", ["Test", "val", "validation"])
+def test_a_split_by_another_name_and_what_is_no_class(test):
+    """An archive's only folder stands for what it holds; hidden names are nobody's pictures."""
+    names = ["Train/cat/a.png", "Train/dog/b.png", f"{test}/cat/c.png", "raw/d.png", ".cache/e.png"]
+    save(pixels(6), [f"p/data/{name}" for name in [*names, "Train/cat/._a.png"]])
+    save(pixels(1), ["p/__MACOSX/data/._a.png"])
+    train, tested = both("folder", path="p")
+    assert (len(train), len(tested)) == (2, 1) and train.labels.tolist() == [0, 1] and tested.labels.tolist() == [0]
+    said = "; ".join(train.notes)
+    assert "2 classes, the sub-folders of data: cat (2), dog (1)" in said and train.notes == tested.notes
+    assert f"pictures for testing: those in {test}" in said and "left out, beside Train" in said and "raw" in said
 
 
 def test_folders_that_are_refused():

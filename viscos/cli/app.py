@@ -34,7 +34,7 @@ class JobFailed(CompactHydraException):
 
 def run(command: str, arguments: list[str]) -> int:
     """Composes the settings, runs the job or jobs, and returns the exit status."""
-    ordered = composition.with_own_parts(command, composition.ordered(arguments))
+    ordered = composition.with_own_parts(command, composition.with_mask_file(composition.ordered(arguments)))
     new = [path for path in (Path("outputs", command), Path("outputs")) if not path.exists()]
     try:
         if not {"--multirun", "-m"}.isdisjoint(ordered):

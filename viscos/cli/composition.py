@@ -113,6 +113,18 @@ def with_own_parts(command: str, arguments: list[str]) -> list[str]:
     return given + [f"{part}={OWN}" for part in sorted(named - keys)]
 
 
+def with_mask_file(arguments: list[str]) -> list[str]:
+    """`observed=mask.png` stands for `mask=file mask.path=mask.png`."""
+    found = [argument for argument in arguments if argument.startswith("observed=")]
+    if not found:
+        return arguments
+    masks = {argument for argument in arguments if argument.startswith(("mask=", "mask.path="))} - {"mask=file"}
+    if masks:
+        raise InputError(f"observed= is short for mask=file mask.path=, and {min(masks)} is given too; leave one out")
+    kept = [argument for argument in arguments if argument not in found and argument != "mask=file"]
+    return [*kept, "mask=file", *(f"mask.path={argument.partition('=')[2]}" for argument in found)]
+
+
 class _Stderr:
     """Standard error without the line with which Hydra announces an error that is printed already."""
 

@@ -18,6 +18,8 @@ Word = str | int
 
 OWNERS = {
     "mask.side": "viscos.data.masks.SIDES",
+    "mask.hole": "viscos.data.masks.HOLES",
+    "window": "viscos.data.windows.WINDOWS",
     "flow.activation": "viscos.flows.layers.activations.ACTIVATIONS",
     "flow.start": "viscos.flows.layers.start.STARTS",
     "flow.method": "viscos.flows.families.continuous.runge_kutta.METHODS",

@@ -20,6 +20,7 @@ from viscos.commands.shards import Shards, has_shards
 from viscos.commands.trust import drawn
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
 from viscos.core.progress import bar
 from viscos.imputers import Imputer
 from viscos.inference.conditional import Conditional
@@ -36,6 +37,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """
     if (record := _finished(Path(cfg["run_dir"]), resumed=bool(cfg["resume"]))) is not None:
         return record
+    _keep(Path(cfg["run_dir"]), overwrite=cfg["overwrite"] or bool(cfg["resume"]))
     job = imputing(cfg)
     if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
         print(line, flush=True)
@@ -60,6 +62,12 @@ def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return record
+
+
+def _keep(run_dir: Path, *, overwrite: bool) -> None:
+    """Raises `InputError` for a folder with completions, unless they may go."""
+    if (run_dir / "completions.npz").exists() and not overwrite:
+        raise InputError(f"{run_dir} holds completions already; leave the folder to viscos, or say overwrite=true")
 
 
 def _batches(job: Imputing, shards: Shards, log: Log) -> list[Results]:
@@ -159,7 +167,7 @@ def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
 
 
 def _pictures(job: Imputing, done: Results) -> dict[str, Tensor]:
-    if len(job.data.shape) != 3:
+    if len(job.data.shape) != 3 or job.items.pictures:  # which have an overview of their own
         return {}
     truth, observed, draws = job.items.truth, job.items.observed, done.draws
     return {

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.outputs import Completed, write
+from viscos.commands.completed import Completed
+from viscos.commands.outputs import write
 from viscos.commands.tables import clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
@@ -214,6 +215,8 @@ def save(job: Imputing, done: Results) -> list[str]:
         "values": torch.where(observed, values, float("nan")).numpy(),
         "truth": torch.where(known, values, float("nan")).numpy(),
     }
+    if items.names:
+        arrays["names"] = np.array(items.names)
     if done.before is not None:
         arrays["first_iteration_draw"] = kept(done.before.draws[0]).numpy()
     verdicts = trust.arrays(done.draws, done.diagnosis)

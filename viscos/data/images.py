@@ -1,4 +1,4 @@
-"""Complete images, as every data set of them gives them."""
+"""Images, as every data set of them gives them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class Images(Data):
-    """Complete images: `values` (N, C, H, W), float32 in [0, 1]; `shape` is (C, H, W)."""
+    """Images: `values` (N, C, H, W), float32 in [0, 1], NaN in the holes of their own; `shape` is (C, H, W)."""
 
     units: Units = PIXELS
 
@@ -23,7 +23,7 @@ class Images(Data):
         if self.values.dim() != 4 or self.values.dtype != torch.float32:
             seen = f"{self.values.dtype} of shape {tuple(self.values.shape)}"
             raise InputError(f"images of {self.name!r} are {seen}; give float32 of shape (N, C, H, W)")
-        check_unit_range(self.values)
+        check_unit_range(self.values, self.known)
         super().__post_init__()
 
     @property

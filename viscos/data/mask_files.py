@@ -9,14 +9,19 @@ import hashlib
 import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.data.sources.pictures import PICTURES, open_picture
+
+_OPAQUE = 255
 
 
 def mask_hash(observed: Tensor) -> str:
@@ -86,17 +91,25 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read as .npz without pickled objects; save the mask again") from error
 
 
-def read_mask(path: str | Path) -> Tensor:
+def read_mask(path: str | Path, hole: str = "black", threshold: float | None = None) -> Tensor:
     """The mask in a file (bool, any shape), of the kinds that `viscos.data.masks.FileMask` takes.
 
-    Raises `InputError` if there is none that can be read, or one of other values than two.
+    Black is 0 or false in an array, and in a picture the darker of its two colours; one with transparent pixels is
+    black there and white elsewhere. With `threshold`, from 0 to 1, white is what is as light as that, or lighter.
+    Raises `InputError` if there is no mask that can be read, or, without a threshold, one of other values than two.
     """
-    return _binary(_read(Path(path)), Path(path))
+    path = Path(path)
+    held = _read(path)
+    white = _white_pixels(held, path, threshold) if isinstance(held, Image.Image) else _white(held, path, threshold)
+    return ~white if hole == "white" else white
 
 
-def _read(path: Path) -> Tensor:
-    """The array in a mask file, of any type and shape."""
-    readers = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt, ".png": _read_png}
+def _read(path: Path) -> Tensor | Image.Image:
+    """The array in a mask file, of any type and shape, or the picture, upright."""
+    readers: dict[str, Callable[[Path], Tensor | Image.Image]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
+    readers |= dict.fromkeys(PICTURES, lambda path: open_picture(path).image)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; masks of a folder are for pictures of a user's own, a mask for each")
     if path.suffix.lower() not in readers:
         raise InputError(f"mask file {path} has the ending {path.suffix!r}; give {', '.join(readers)}")
     if not path.is_file():
@@ -134,22 +147,46 @@ def _read_pt(path: Path) -> Tensor:
     return held
 
 
-def _read_png(path: Path) -> Tensor:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        # Colour tables become colours, and transparency is dropped: it says nothing of black and white.
-        flat = {"P": "RGB", "PA": "RGB", "RGBA": "RGB", "LA": "L"}.get(image.mode)
-        pixels = np.array(image if flat is None else image.convert(flat))
-    lit = pixels != 0
-    return torch.from_numpy(lit.any(-1) if lit.ndim == 3 else lit)
-
-
-def _binary(mask: Tensor, path: Path) -> Tensor:
-    """`mask` as bool, if all it holds is 0 and 1."""
+def _white(mask: Tensor, path: Path, threshold: float | None) -> Tensor:
+    """An array as bool: all it holds is 0 and 1, or it is compared with the threshold."""
     if mask.dtype == torch.bool:
         return mask
+    if threshold is not None and not bool(mask.isnan().any()):
+        return mask / (255 if mask.dtype == torch.uint8 else 1) >= threshold
     strange = mask[(mask != 0) & (mask != 1)]
     if strange.numel():
-        raise InputError(f"mask file {path} holds {strange[0].item()}; give bool, or 1 for observed and 0 for hidden")
+        more = f" and {strange.numel() - 1} more such values" if strange.numel() > 1 else ""
+        raise InputError(
+            f"mask file {path} holds {strange[0].item()}{more}; give bool, or 1 for white and 0 for black, or say "
+            "from where on it is white: mask.threshold=0.5"
+        )
     return mask != 0
+
+
+def _white_pixels(picture: Image.Image, path: Path, threshold: float | None) -> Tensor:
+    """A picture (H, W) as bool: by its transparency if any pixel is transparent, else by its colours."""
+    pixels = torch.from_numpy(np.array(picture)).int()
+    pixels = pixels.unsqueeze(-1) if pixels.dim() == 2 else pixels
+    alpha = pixels[..., -1] if pixels.shape[-1] in (2, 4) else None
+    if alpha is not None and bool((alpha < 255).any()):
+        return _two(alpha, alpha, path, threshold, "degrees of transparency")
+    colours = pixels[..., : 1 if pixels.shape[-1] <= 2 else 3]
+    code = (colours * torch.tensor([1, 256, 65536])[: colours.shape[-1]]).sum(-1)
+    return _two(code, colours.double().mean(-1), path, threshold, "colours")
+
+
+def _two(code: Tensor, light: Tensor, path: Path, threshold: float | None, what: str) -> Tensor:
+    """White is the lighter of two codes, or the only one unless it is 0; or what is as light as the threshold."""
+    if threshold is not None:
+        return light >= threshold * _OPAQUE
+    kinds, count = code.unique(return_counts=True)
+    if len(kinds) > 2:
+        other = int(count.sum() - count.topk(2).values.sum())
+        raise InputError(
+            f"mask file {path} has {len(kinds)} {what}, {other} pixels beside the two commonest; a mask has two: "
+            "say from which lightness on it is white, mask.threshold=0.5"
+        )
+    if len(kinds) == 1:
+        return code != 0
+    first = code == kinds[0]
+    return first if float(light[first][0]) > float(light[~first][0]) else ~first

@@ -6,6 +6,7 @@ item, the number of items, a seed and the split, and gives `observed` (n, *shape
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.mask_files import read_mask
+from viscos.data.sources.pictures import PICTURES
 
 Shape = tuple[int, ...]
 
 SIDES = ("right", "left", "top", "bottom")
+HOLES = ("black", "white")
+"""What of a mask file is hidden."""
 
 
 class Mask:
@@ -116,18 +120,28 @@ class ColumnsMask(Mask):
 
 @dataclass(frozen=True)
 class FileMask(Mask):
-    """A mask from a file: .npy, .npz (one array, an array `observed`, or one of `save_masks`), .pt or .png.
+    """A mask from a file: a picture, .npy, .npz (one array, an array `observed`, or one of `save_masks`) or .pt.
 
-    Bool, or numbers that are all 0 or 1 (1 = observed); in a .png whatever is not black is observed. The shape is that
-    of an item, (H, W) for images of any number of channels, or (n, *item) for a mask of each item.
+    Black is hidden, or what `hole` says: 0 or false in an array, which holds nothing but 0 and 1; in a picture the
+    darker of its two colours, or what is transparent, where anything is. With `threshold`, other values are compared
+    with it. The shape is that of an item, (H, W) for images of any number of channels, or (n, *item) for a mask of each
+    item; of a user's own pictures also that of the picture, or a folder with a mask of the same name for each.
     """
 
     path: str | Path
+    hole: str = "black"
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.hole not in HOLES:
+            raise InputError(f"hole is {self.hole!r}; choose {', '.join(HOLES)}")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise InputError(f"threshold is {self.threshold}; give a lightness above 0, 1 at most")
 
     def __call__(self, shape: Shape, n: int, seed: int, split: str) -> Tensor:
         """`observed` (n, *shape). Raises `InputError` if the file is not such a mask or does not fit."""
         path = Path(self.path)
-        observed = read_mask(path)
+        observed = read_mask(path, self.hole, self.threshold)
         seen = tuple(observed.shape)
         if seen == shape or (len(shape) == 3 and seen == shape[1:]):
             return observed.expand(n, *shape).contiguous()
@@ -141,6 +155,39 @@ class FileMask(Mask):
         raise InputError(
             f"mask file {path} has shape {seen}; items of shape {shape} want {plane}{shape} or {(n, *shape)}"
         )
+
+    def of_picture(self, name: str, picture: Path, size: tuple[int, int], item: Shape) -> Tensor | None:
+        """What is observed of a picture of `size` (height, width): (H, W), bool.
+
+        None if the mask is one of the items (C, h, w) that a model sees. Raises `InputError` if it is neither.
+        """
+        path = Path(self.path).expanduser()
+        if each := path.is_dir():
+            path = _of_name(path, name)
+        observed = read_mask(path, self.hole, self.threshold)
+        if tuple(observed.shape) == size and (each or size != item[1:]):
+            return observed
+        if not each and observed.shape[-2:] == item[1:]:
+            return None
+        raise InputError(
+            f"{_sides(observed.shape[-2:])}, the mask {path}, does not fit {_sides(size)}, the picture {picture}; give "
+            "a mask of the picture's size"
+        )
+
+
+def _of_name(folder: Path, name: str) -> Path:
+    """The mask in a folder that has the name of a picture, whatever their endings."""
+    bare = Path(name).with_suffix("") if Path(name).suffix.lower() in PICTURES else Path(name)
+    for wanted in (folder / name, folder / bare):
+        found = [wanted] if wanted.is_file() else sorted(wanted.parent.glob(f"{glob.escape(wanted.name)}.*"))
+        if found:
+            return found[0]
+    raise InputError(f"the folder {str(folder)!r} has no mask called {bare.as_posix()!r}; give one for each picture")
+
+
+def _sides(size: Sequence[int]) -> str:
+    """Width and height, as pictures are spoken of."""
+    return " × ".join(map(str, reversed(size)))
 
 
 def any_masks(shape: Shape, n: int, g: torch.Generator) -> Tensor:

@@ -28,10 +28,15 @@ class Reference:
     train: Images
 
     @cached_property
+    def whole(self) -> Tensor:
+        """The training images without holes of their own (N,), bool."""
+        return self.train.known.flatten(1).all(1)
+
+    @cached_property
     def moments(self) -> Moments:
         """Moments of the training images' features; looked at when first asked for, which takes a while."""
         moments = Moments(self.extractor.size)
-        for images in self.train.values.split(ROWS):
+        for images in self.train.values[self.whole].split(ROWS):
             moments.update(self.features(images))
         return moments
 
@@ -68,7 +73,7 @@ class FeatureStatistics:
             **self._fid(),
             "between": f"these images, one an item, clamped to [0, 1], and complete training images of {train.name}",
             "items": self.moments.count,
-            "reference_items": len(train),
+            "reference_items": int(self.against.whole.sum()),
             "failed_items_left_out": self.failed,
             "extractor": extractor.name,
             "extractor_sha256": extractor.sha256,

@@ -66,7 +66,7 @@ class Recognition(PointMetric):
         self.seen.setdefault(kind, FeatureStatistics(self.reference)).update(completed, labels, ok)
 
     def update_truth(self, truth: Truth) -> None:
-        self.add(TRUTH, truth.values, truth, None)
+        self.add(TRUTH, truth.values, truth, ~truth.values.isnan().flatten(1).any(1))
 
     def record(self) -> dict[str, Any]:
         if isinstance(self.reference, str):

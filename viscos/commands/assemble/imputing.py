@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
+from viscos.commands.assemble.framing import images_of, lines
 from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, said
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.machine import Machine
@@ -21,7 +22,7 @@ from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.sources.dialect import dialect_of
-from viscos.data.sources.files import read_images
+from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
 from viscos.inference import Objective, refine
@@ -49,6 +50,10 @@ class Items:
     """Where it is used (N, …), bool."""
     rows: Rows | None = None
     """The table that the items are from, if they are from a file with one."""
+    names: tuple[str, ...] = ()
+    """What each is called (N), if they have names."""
+    pictures: tuple[Framed, ...] = ()
+    """The pictures that the items are windows of, if they are."""
 
     @property
     def truth(self) -> Tensor:
@@ -236,11 +241,10 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
         if bool(observed.all()):
             raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
         return Items(data, data.known, observed)
-    rows = None
-    if len(shape) == 1:
-        rows = read_rows(file, trained.scheme, count, dialect_of("", trained.cfg.get("dataset", {}), cfg))
-    data, known = read_images(file, shape, count) if rows is None else (rows.data, rows.data.known)
-    if masks is None and bool(known.all()) and rows is None:
-        raise InputError(f"{file} has no holes (NaN); say what is missing, e.g. {example} or mask=file")
-    observed = known if masks is None else known & masks.of(data, "input")
-    return Items(data, known, observed, rows)
+    if len(shape) == 3:
+        found, observed = images_of(cfg, trained, masks, shape)
+        data = replace(found.data, notes=lines(found, observed))
+        return Items(data, found.known, observed, None, found.names, found.pictures)
+    rows = read_rows(file, trained.scheme, count, dialect_of("", trained.cfg.get("dataset", {}), cfg))
+    observed = rows.data.known if masks is None else rows.data.known & masks.of(rows.data, "input")
+    return Items(rows.data, rows.data.known, observed, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.data.masks import Mask, RandomMask
+from viscos.data.masks import FileMask, Mask, RandomMask
 from viscos.data.vectors import Vectors
 
 RANDOM = "viscos.data.masks.RandomMask"
@@ -33,6 +34,23 @@ class Masks:
             spec = spec | {"columns": data.positions(spec["columns"])}
         columns = build(spec, Mask)((1 + data.groups[-1],), len(data), self.seed, split)
         return columns[:, list(data.groups)] & data.known
+
+    @property
+    def from_file(self) -> bool:
+        """Whether they stand in a file, or in a folder of files."""
+        return makes(self.spec, FileMask)
+
+    def of_picture(self, name: str, picture: Path, size: tuple[int, int], item: tuple[int, ...]) -> Tensor | None:
+        """The mask of a user's picture of `size` (height, width), from a file: (H, W), bool.
+
+        None if the masks are of the items that a model sees. Raises `InputError` for a file that is neither.
+        """
+        mask = build(self.spec, Mask)
+        return mask.of_picture(name, picture, size, item) if isinstance(mask, FileMask) else None
+
+    def over_picture(self, name: str, size: tuple[int, int], item: tuple[int, ...]) -> Tensor:
+        """A mask of any kind at a picture's own size (height, width): what of it is observed (H, W), bool."""
+        return build(self.spec, Mask)((item[0], *size), 1, self.seed, f"input {name}")[0].all(0)
 
     @property
     def missing(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -10,49 +11,104 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, held_out
-from viscos.data.sources.pictures import PICTURES, read_picture
+from viscos.data.sources.pictures import PICTURES, hidden, pictures_under, read_picture
+
+TESTS = ("test", "val", "valid", "validation")
+"""Names of a sub-folder beside `train` that is the test split, in capitals or not: the first that is there."""
+_SHOWN = 12
+"""Classes that are named."""
+
+Kind = str | None
+"""The sub-folder that a picture lies in, if it lies in one."""
 
 
 def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None = None) -> Images:
     """All pictures under a folder, in colour (3 channels) or grey (1), in the order of their paths.
 
-    Its sub-folders `train` and `test` are the splits where both are there; else its pictures are split as `held_out`
+    A folder that holds one folder alone stands for that one; names that begin with a dot, and `__MACOSX`, are passed
+    over. Sub-folders `train` and `test` (or one of `TESTS`) are the splits; else the pictures are split as `held_out`
     says. Where every picture lies in a sub-folder, and there are two or more of them, these are the classes, numbered
     by name. All pictures have one size, or `size` crops each to its middle square and resizes it to `size` × `size`.
-    Raises `InputError` for a folder without pictures, and names a picture that cannot be read or does not fit.
+    What is transparent is a hole, NaN. Raises `InputError` for a folder without pictures, and names a picture that
+    cannot be read or does not fit.
     """
     path = Path(path).expanduser()
     if not path.is_dir():
         raise InputError(f"there is no folder {str(path)!r}")
-    if all((path / name).is_dir() for name in SPLITS):
-        parts = {name: _pictures(path / name) for name in SPLITS}
+    base = _inner(path)
+    splits = _splits(base)
+    if splits:
+        parts = {name: _pictures(each) for name, each in splits.items()}
     else:
-        every = _pictures(path)
+        every = _pictures(base)
         if len(every) < 2:
-            raise InputError(f"{path} has one picture; a training and a test split need at least 2")
+            raise InputError(f"{base} has one picture; a training and a test split need at least 2")
         parts = {name: [every[k] for k in held_out(len(every), name).tolist()] for name in SPLITS}
-    classes = _classes([kind for part in parts.values() for _, kind in part])
+    kinds = [kind for part in parts.values() for _, kind in part]
+    classes = _classes(kinds)
     labels = torch.tensor([classes[kind] for _, kind in parts[split]]) if classes else None
-    return Images(path.resolve().name, _read([file for file, _ in parts[split]], channels, size), labels, len(classes))
+    values = _read([file for file, _ in parts[split]], channels, size)
+    notes = (*_about_splits(base, splits), *_about_classes(base, kinds, classes))
+    return Images(path.resolve().name, values, labels, len(classes), notes=notes)
 
 
-def _pictures(base: Path) -> list[tuple[Path, str | None]]:
+def _inner(path: Path) -> Path:
+    """The folder itself, or the one that it holds alone, as unpacked archives do; splits and classes are not alone."""
+    while True:
+        entries = [entry for entry in path.iterdir() if not hidden(Path(entry.name))]
+        folders = [entry for entry in entries if entry.is_dir()]
+        if len(folders) != 1 or any(entry.suffix.lower() in PICTURES for entry in entries if entry.is_file()):
+            return path
+        path = folders[0]
+
+
+def _splits(base: Path) -> dict[str, Path]:
+    """The folders of both splits, or nothing."""
+    inner = {entry.name.lower(): entry for entry in sorted(base.iterdir()) if entry.is_dir()}
+    test = next((inner[name] for name in TESTS if name in inner), None)
+    return {"train": inner["train"], "test": test} if "train" in inner and test is not None else {}
+
+
+def _pictures(base: Path) -> list[tuple[Path, Kind]]:
     """Every picture under `base`, and the sub-folder of `base` that it lies in, if it is in one."""
-    files = sorted(file for file in base.rglob("*") if file.suffix.lower() in PICTURES and file.is_file())
-    if not files:
+    if not (files := pictures_under(base)):
         raise InputError(f"the folder {str(base)!r} has no pictures ({', '.join(PICTURES)})")
     inner = [file.relative_to(base).parts for file in files]
     return [(file, parts[0] if len(parts) > 1 else None) for file, parts in zip(files, inner, strict=True)]
 
 
-def _classes(kinds: list[str | None]) -> dict[str | None, int]:
+def _classes(kinds: list[Kind]) -> dict[Kind, int]:
     """The number of each class, if every picture has one and they differ."""
     names = sorted({kind for kind in kinds if kind is not None})
     return {name: k for k, name in enumerate(names)} if None not in kinds and len(names) > 1 else {}
 
 
+def _about_splits(base: Path, splits: dict[str, Path]) -> list[str]:
+    """Which folder is for testing, where it is not called so, and which are left out."""
+    if not splits:
+        return []
+    test = splits["test"].name
+    left = sorted(
+        e.name for e in base.iterdir() if e.is_dir() and e not in splits.values() and not hidden(Path(e.name))
+    )
+    lines = [f"pictures for testing: those in {test}"] if test != "test" else []
+    return lines + ([f"left out, beside {splits['train'].name} and {test}: {', '.join(left)}"] if left else [])
+
+
+def _about_classes(base: Path, kinds: list[Kind], classes: dict[Kind, int]) -> list[str]:
+    """The classes, with the number of pictures in each; or why sub-folders are none."""
+    count = Counter(kinds)
+    if classes:
+        named = [f"{kind} ({count[kind]})" for kind in list(classes)[:_SHOWN]]
+        more = [f"and {len(classes) - _SHOWN} more"] if len(classes) > _SHOWN else []
+        return [f"{len(classes)} classes, the sub-folders of {base.name}: {', '.join(named + more)}"]
+    if None in count and len(count) > 1:
+        return [f"no classes: {count[None]} of the pictures lie beside the sub-folders, not in them"]
+    return []
+
+
 def _read(files: list[Path], channels: int, size: int | None) -> Tensor:
-    """The pictures (N, C, H, W)."""
+    """The pictures (N, C, H, W), NaN where they are transparent."""
     first = read_picture(files[0], channels, size)
     values = torch.empty(len(files), *first.shape)
     for k, file in enumerate(files):
@@ -63,7 +119,5 @@ def _read(files: list[Path], channels: int, size: int | None) -> Tensor:
                 f"{file} is {w} × {h} and {files[0]} {width} × {height}; give pictures of one size, or crop and resize "
                 "them with dataset.size=32"
             )
-        if bool(picture.isnan().any()):
-            raise InputError(f"{file} has transparent pixels; a data set is of complete images, so fill them first")
         values[k] = picture
     return values

@@ -1,0 +1,135 @@
+"""The completed pictures of `viscos impute`: files of each, an overview, and what became of each."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.completed import Completed
+from viscos.core import atomic
+from viscos.data.sources.files import Framed
+from viscos.report.grid import HIDDEN
+from viscos.report.overview import labelled
+from viscos.report.pasted import Canvas
+
+FOLDER = "completed"
+"""Folder of the completed pictures in that of a run, a folder each."""
+MANIFEST, OVERVIEW = "manifest.json", "overview.png"
+_SHOWN = 8
+"""Pictures in the overview, the first."""
+_DRAWS = 4
+"""Draws of each in the overview."""
+_VIOLET = (round(255 * HIDDEN[0]), round(255 * HIDDEN[1]), round(255 * HIDDEN[2]))
+
+
+def save_pictures(job: Imputing, done: Completed) -> list[str]:
+    """Writes each picture with each draw in its hole, with their mean, and a map of their standard deviation.
+
+    A picture that lacks a draw in some window has no file of it. Deviations are black at 0, and white at the largest of
+    the run. Beside these stand `overview.png` and `manifest.json`. Returns the names of what was written.
+    """
+    shutil.rmtree(job.run_dir / FOLDER, ignore_errors=True)  # of a run that may be overwritten
+    deviation = _deviation(done)
+    white = 0.0 if deviation is None else float(deviation.nan_to_num(0).max())
+    entries, columns = list[dict[str, Any]](), list[_Column]()
+    for frame in job.items.pictures:
+        rows = slice(frame.items.start, frame.items.stop)
+        canvas, solved = _canvas(job, frame), done.solved[:, rows].all(1)
+        pictures = _completed(canvas, done, rows, solved)
+        if deviation is not None and frame.windows and bool(solved.any()):
+            shade = canvas.spread(deviation[rows].nan_to_num(0)).div(white or 1).mul(255).round().byte()
+            pictures["deviation"] = Image.fromarray(shade.numpy())
+        files = {name: f"{FOLDER}/{frame.name}/{name}.png" for name in pictures}
+        for name, file in files.items():
+            _save(job.run_dir / file, pictures[name], canvas.picture.image.info.get("icc_profile"))
+        entries.append(_entry(frame, canvas, solved, list(files.values())))
+        if frame.windows and len(columns) < _SHOWN:
+            columns.append(_Column(frame.name, canvas, pictures))
+    _save(job.run_dir / OVERVIEW, _overview(columns, len(done.draws), done.paired, white))
+    atomic.write_json(job.run_dir / MANIFEST, _about(job, white) | {"pictures": entries})
+    return [f"{FOLDER}/", OVERVIEW, MANIFEST]
+
+
+def _deviation(done: Completed) -> Tensor | None:
+    """The standard deviation of the draws that were solved (N, C, h, w); None of a single one."""
+    if len(done.draws) < 2:
+        return None
+    apart = (done.draws - done.mean).square()
+    count = (~apart.isnan()).sum(0)
+    # The mean of pairs ±ε is that of the distribution, but for the curvature of the flow; no degree of freedom is lost.
+    return (apart.nan_to_num(0).sum(0) / (count - (0 if done.paired else 1))).sqrt()
+
+
+def _canvas(job: Imputing, frame: Framed) -> Canvas:
+    picture, hole = frame.open()
+    return Canvas(picture, hole, frame.windows, frame.extra, job.data.shape[0])
+
+
+def _completed(canvas: Canvas, done: Completed, rows: slice, solved: Tensor) -> dict[str, Image.Image]:
+    """The picture with each draw that was solved (K,) in all windows, and with the mean; itself if it has no hole."""
+    whole = solved.nonzero().flatten().tolist() if canvas.windows else []
+    made = {f"draw-{k + 1:02}": done.draws[k, rows] for k in whole}
+    if whole or not canvas.windows:
+        made["mean"] = done.mean[rows]
+    return {name: canvas.completed(values) for name, values in made.items()}
+
+
+def _entry(frame: Framed, canvas: Canvas, solved: Tensor, files: list[str]) -> dict[str, Any]:
+    """What became of a picture; plain."""
+    failed = int((~solved).sum())
+    status = f"{failed} of {len(solved)} draws were not solved" if failed else "completed"
+    return {
+        "name": frame.name,
+        "input": str(frame.path.absolute()),
+        "width": frame.size[1],
+        "height": frame.size[0],
+        "hidden": float(canvas.hole.double().mean()),
+        "items": list(frame.items),
+        "windows": [[window.left, window.top, window.width, window.height] for window in frame.windows],
+        "status": status if frame.windows else "nothing hidden",
+        "files": files,
+    }
+
+
+def _about(job: Imputing, white: float) -> dict[str, Any]:
+    """What holds for all pictures; plain."""
+    given = {key: job.settings[key] for key in ("input", "mask", "missing") if job.settings.get(key) is not None}
+    return {
+        "model": str(job.saved.path.absolute()),
+        **given,
+        "seed": job.seed,
+        "draws": job.draws,
+        "white_of_deviation": white,
+    }
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A picture in the overview."""
+
+    name: str
+    canvas: Canvas
+    pictures: dict[str, Image.Image]
+
+
+def _overview(columns: list[_Column], draws: int, paired: bool, white: float) -> Image.Image:
+    given = [column.canvas.holed(_VIOLET) for column in columns]
+    rows: list[tuple[str, list[Image.Image]]] = [("given", given)]
+    # Antithetic draws come in pairs; every second one shows independent draws.
+    shown = range(1, draws + 1)[:: 2 if paired else 1][:_DRAWS]
+    labels = {f"draw-{k:02}": f"draw {k}" for k in shown} | {"mean": "mean"}
+    labels |= {"deviation": f"standard\ndeviation\n(white: {white:.2g})"} if draws > 1 else {}
+    for name, label in labels.items():
+        rows.append((label, [column.pictures.get(name, bare) for column, bare in zip(columns, given, strict=True)]))
+    return labelled(rows, [column.name for column in columns])
+
+
+def _save(path: Path, picture: Image.Image, profile: bytes | None = None) -> None:
+    profile = profile if picture.mode.startswith("RGB") else None
+    atomic.write(path, lambda temporary: picture.save(temporary, format="PNG", icc_profile=profile))
