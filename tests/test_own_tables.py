@@ -12,16 +12,19 @@ import pytest
 import torch
 from problems import F64
 
+from viscos.commands.assemble.masks import Masks
 from viscos.commands.tables import Filled
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.far_out import far_out
+from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, fit_scaling
 from viscos.data.sources.dialect import Dialect
 from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import read_sheet
 from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
+from viscos.posteriors.holdout import hold_out
 
 NAN = float("nan")
 
@@ -209,6 +212,24 @@ def test_columns_that_are_refused(cells, says):
     with pytest.raises(InputError) as caught:
         load("table", "train", path="t.csv")
     assert says in str(caught.value) and "column 'a'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_entries_of_a_column_are_hidden_together():
+    rows = [f"{'abc'[k % 3]},{k},{'' if k % 5 else k}" for k in range(40)]
+    write("kind,n,m\n" + "\n".join(rows) + "\n")
+    table = load("table", "train", path="t.csv")
+    masks = Masks({"_target_": "viscos.data.masks.RandomMask", "missing": 0.4}, 0).of(table, "train")
+    assert (masks[:, :3] == masks[:, :1]).all() and 0.3 < 1 - float(masks[:, 0].double().mean()) < 0.6
+    assert not torch.equal(masks[:, 0], masks[:, 3]) and not (masks & ~table.known).any()
+    named = Masks({"_target_": "viscos.data.masks.ColumnsMask", "columns": ["kind", 2]}, 0).of(table, "train")
+    assert not named[:, [0, 1, 2, 4]].any() and named[:, 3].all()
+    data = IncompleteData(table.values, table.known, None, table.groups)
+    batch = data.batch(torch.arange(len(data)))
+    kept = hold_out(batch, 0.5, torch.Generator().manual_seed(0), data.groups).observed
+    assert (kept[:, :3] == kept[:, :1]).all() and 0.2 < float(kept[:, 0].double().mean()) < 0.8
+    assert not torch.equal(kept[:, 0], kept[:, 3])
+    apart = IncompleteData(table.values, table.known, None, (0, 1, 2, 3, 4))
+    assert apart.groups is None
 
 
 def test_rows_are_read_as_in_training():

@@ -126,6 +126,35 @@ def test_a_run_goes_on(table):
     assert figures(Path("run"))["steps"] == 14
 
 
+def test_a_table_that_moved_is_named_again(table, capsys):
+    path = Path(load_trained(table).cfg["dataset"]["path"])
+    shutil.copytree(table, "run")
+    away = path.rename(path.with_name("moved.csv"))
+    try:
+        assert "there is no file" in refused(capsys, "eval", "checkpoint=run")
+        again = figures(ran("eval", "checkpoint=run", f"dataset.path={away}", "threads=1", "draws=64"))
+        assert again["rmse"]["mean"] == figures(table)["rmse"]["mean"]
+        assert main(["train", "resume=run", f"dataset.path={away}", "max_steps=13", "threads=1"]) == 0
+        assert "only the place of its data may change" in refused(capsys, "eval", "checkpoint=run", "dataset=moons")
+    finally:
+        away.rename(path)
+
+
+def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):
+    lines = Path(load_trained(table).cfg["dataset"]["path"]).read_text().splitlines()
+    Path("grown.csv").write_text("\n".join([*lines, "5.5,2100,low,-0.3", "4.5,1900,high,-0.25"]) + "\n")
+    run = ran("eval", f"checkpoint={table}", "dataset.path=grown.csv", "threads=1", "draws=2")
+    said, trained = capsys.readouterr().out, {line for line in lines[1:]}
+    test = load("table", "test", path="grown.csv", label="kind").values
+    old, _ = split(table, "train")
+    seen = sum(any(np.array_equal(row, other, equal_nan=True) for other in old) for row in test.numpy())
+    assert seen > 0 and len(trained) == 600
+    assert f"'grown' has changed since the training: {seen} of {len(test)} test rows were trained on" in said
+    assert figures(run)["items"] == len(test) - seen
+    shutil.copytree(table, "run")
+    assert main(["train", "resume=run", "dataset.path=grown.csv", "max_steps=14", "threads=1"]) == 2
+
+
 def test_a_table_is_completed_in_its_own_cells(table):
     text = "fine,note,long,heavy\n-0.30,a,,2000\n, b ,5.00,1.9e3\n?,c,NA,\n-0.25,d,4,1900\n"
     Path("mine.csv").write_text(text)
@@ -134,7 +163,10 @@ def test_a_table_is_completed_in_its_own_cells(table):
     with (run / "completed.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     given = [line.split(",") for line in text.splitlines()]
-    assert rows[0] == given[0] and rows[4] == given[4]
+    assert rows[0] == given[0] and rows[4] == given[4] and len(list((run / "draws").iterdir())) == 300
+    Path("whole.csv").write_text("fine,long,heavy\r\n1,2,3\r\n")  # nothing to complete
+    same = ran("impute", f"checkpoint={table}", "input=whole.csv", "threads=1", "draws=2")
+    assert (same / "completed.csv").read_bytes() == Path("whole.csv").read_bytes()
     arrays = completions(run)
     assert arrays["draws"].shape == (300, 4, 3) and arrays["draws"].dtype == np.float64
     nature = {"": True, "?": True, "NA": True}

@@ -109,7 +109,9 @@ def with_own_parts(command: str, arguments: list[str]) -> list[str]:
     keys = {argument.partition("=")[0] for argument in arguments}
     parts = [part.name for part in outline(command).parts if OWN in choices(part.name)]
     named = {part for part in parts if f"{part}._target_" in keys}
-    given = [f"++{each}" if each.partition(".")[0] in named else each for each in arguments]
+    # Of a data set that the run knows, one setting may be given alone.
+    known = {part.name for part in outline(command).parts if part.name == "dataset" and part.default == "null"} - keys
+    given = [f"++{each}" if each.partition(".")[0] in named | known else each for each in arguments]
     return given + [f"{part}={OWN}" for part in sorted(named - keys)]
 
 

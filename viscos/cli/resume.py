@@ -14,7 +14,7 @@ from viscos.cli.outline import outline
 from viscos.core.errors import InputError
 
 CHANGEABLE = {
-    "train": ("epochs", "max_steps", "allow", *runs.MACHINE),
+    "train": ("epochs", "max_steps", "allow", "dataset.path", "dataset.root", *runs.MACHINE),
     "impute": ("allow", "threads", "device"),
 }
 """Settings that a resumed run may change: they do not change what was computed so far.
@@ -39,7 +39,11 @@ def run(command: str, path: str, arguments: list[str]) -> int:
     if command != "train" and (lacking := {option.name for option in outline(command).options} - cfg.keys()):
         raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
     # What the run's own file allows counts for nothing: it may be somebody else's.
-    cfg = cfg | {"allow": None} | _changes(command, arguments) | {"resume": str(folder)}
+    changes = _changes(command, arguments)
+    place = {key.partition(".")[2]: changes.pop(key) for key in tuple(changes) if key.startswith("dataset.")}
+    cfg = cfg | {"allow": None} | changes | {"resume": str(folder)}
+    if place:
+        cfg["dataset"] = cfg["dataset"] | place
     try:
         execute(command, cfg, str(folder))
     except Exception as error:

@@ -15,6 +15,8 @@ from viscos.runs.provenance import versions
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     job = evaluation(cfg)
+    for note in job.test.notes:
+        print(note, flush=True)
     print(hidden_share(job.observed, "test items"), flush=True)
     if job.idle:
         print(job.idle, flush=True)

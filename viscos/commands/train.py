@@ -90,7 +90,8 @@ def _train(job: Training, log: Log) -> float:
 
     def save(epoch: int = 0) -> None:
         test = job.test
-        parts = model_state(trainer.result(), job.settings, test.shape, test.classes, job.gaussian, means, job.scaling)
+        known = (job.gaussian, means, job.scaling, job.rows)
+        parts = model_state(trainer.result(), job.settings, test.shape, test.classes, *known)
         seconds = time.monotonic() - began
         checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
 

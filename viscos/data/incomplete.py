@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,8 +26,12 @@ class IncompleteData:
     """The mask of O (N, …), bool."""
     labels: Tensor | None
     """Class of each item (N,), int64, if there is one."""
+    groups: Tensor | None
+    """Of each entry of a vector the number of its group (d,), int64: they are known together; None: each by itself."""
 
-    def __init__(self, values: Tensor, observed: Tensor, labels: Tensor | None = None) -> None:
+    def __init__(
+        self, values: Tensor, observed: Tensor, labels: Tensor | None = None, groups: Sequence[int] | None = None
+    ) -> None:
         if values.dim() not in (2, 4):
             raise InputError(f"items have shape {tuple(values.shape)}; give images (N, C, H, W) or vectors (N, d)")
         if labels is not None and labels.shape != values.shape[:1]:
@@ -37,6 +41,8 @@ class IncompleteData:
             check_unit_range(whole.values, whole.observed)
         self.values, self.observed = whole.values, whole.observed.clone()
         self.labels = labels
+        together = groups is not None and len(set(groups)) < len(groups)
+        self.groups = torch.tensor(groups) if together else None
 
     def __len__(self) -> int:
         return len(self.values)

@@ -70,6 +70,11 @@ class Data:
         return ~self.values.isnan()
 
     @property
+    def groups(self) -> tuple[int, ...] | None:
+        """Of each entry the number of its group, whose entries are known together; None: each by itself."""
+        return None
+
+    @property
     def kind(self) -> str:
         """What its items are, in a word."""
         return "items"

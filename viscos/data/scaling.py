@@ -108,13 +108,17 @@ class Scaling:
         """What is known of entries (…, d) as what is known of columns (…, columns)."""
         return observed[..., list(self.scheme.first)]
 
+    def aligned(self, data: Vectors) -> Vectors:
+        """The data with the entries and categories of training; raises `InputError` as `standardised` does."""
+        same = data.scheme is None or data.scheme == self.scheme
+        return data if same else _as_in_training(data, data.scheme, self.scheme)
+
     def standardised(self, data: Vectors) -> Vectors:
         """The data as the model takes them, with what is needed to report errors in the columns' own units.
 
         Raises `InputError` for a table with other columns or categories than this scaling was fitted to.
         """
-        if data.scheme is not None and data.scheme != self.scheme:
-            data = _as_in_training(data, data.scheme, self.scheme)
+        data = self.aligned(data)
         units = replace(UNITS, columns=self.columns, scales=tuple(self.scale.tolist()))
         return replace(data, values=self.standardise(data.values), units=units)
 
@@ -152,8 +156,9 @@ def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tensor(lows, dtype=torch.float64), torch.tensor(highs, dtype=torch.float64)
 
 
-def _as_in_training(data: Vectors, theirs: Scheme, ours: Scheme) -> Vectors:
+def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vectors:
     """A table that is read anew, and may have changed, by the scheme of training."""
+    assert theirs is not None
     if theirs.names != ours.names:
         raise InputError(
             f"{data.name!r} has the columns {', '.join(theirs.names)}, and the run was trained on "

@@ -14,9 +14,15 @@ from viscos.core.batch import Incomplete
 from viscos.posteriors.posterior import Posterior
 
 
-def hold_out(batch: Incomplete, share: float, generator: torch.Generator) -> Incomplete:
-    """The batch with a random `share` of its observed entries hidden too; labels and numbers go along."""
-    kept = torch.rand(batch.observed.shape, generator=generator).to(batch.observed.device) >= share
+def hold_out(
+    batch: Incomplete, share: float, generator: torch.Generator, groups: torch.Tensor | None = None
+) -> Incomplete:
+    """The batch with a random `share` of its observed entries hidden too; labels and numbers go along.
+
+    Entries of a vector whose number in `groups` (d,) is the same are hidden together.
+    """
+    kept = torch.rand(batch.observed.shape, generator=generator) >= share
+    kept = (kept if groups is None else kept[:, groups]).to(batch.observed.device)
     observed = batch.observed & kept
     return Incomplete(batch.values.masked_fill(~observed, float("nan")), observed, batch.index, batch.label)
 

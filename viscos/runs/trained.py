@@ -64,6 +64,12 @@ class Saved:
         return None if saved is None else Scaling.from_state(saved)
 
     @property
+    def rows(self) -> Tensor | None:
+        """Fingerprints of the rows of a table that the run was trained on (N,), int64; None for other data."""
+        saved = self.state.get("rows")
+        return None if saved is None else saved.cpu()
+
+    @property
     def scheme(self) -> Scheme:
         """The columns that vectors stand for; plain numbers without names, where they are of no table."""
         plain = Scheme(tuple(Column(str(place)) for place in range(math.prod(self.state["shape"]))))
@@ -238,26 +244,35 @@ def model_state(
     gaussian: Gaussian,
     means: Tensor,
     scaling: Scaling | None = None,
+    rows: Tensor | None = None,
 ) -> dict[str, Any]:
     """What `load` needs, in plain containers."""
     fitted = {"mean": gaussian.mean.float().cpu(), "covariance": gaussian.covariance.float().cpu()}
     fitted["observed_mean"] = means.float().cpu()
-    return {**_about(cfg, shape, classes, scaling), "parts": model.parts(), "gaussian": fitted}
+    return {**_about(cfg, shape, classes, scaling, rows), "parts": model.parts(), "gaussian": fitted}
 
 
 def imputer_state(
-    imputer: Imputer, cfg: dict[str, Any], shape: tuple[int, ...], classes: int, scaling: Scaling | None = None
+    imputer: Imputer,
+    cfg: dict[str, Any],
+    shape: tuple[int, ...],
+    classes: int,
+    scaling: Scaling | None = None,
+    rows: Tensor | None = None,
 ) -> dict[str, Any]:
     """The same of another imputer; `load_any` needs it."""
-    return {**_about(cfg, shape, classes, scaling), "imputer": imputer.state()}
+    return {**_about(cfg, shape, classes, scaling, rows), "imputer": imputer.state()}
 
 
-def _about(cfg: dict[str, Any], shape: tuple[int, ...], classes: int, scaling: Scaling | None) -> dict[str, Any]:
+def _about(
+    cfg: dict[str, Any], shape: tuple[int, ...], classes: int, scaling: Scaling | None, rows: Tensor | None
+) -> dict[str, Any]:
     return {
         "config": {key: value for key, value in cfg.items() if key not in ("run_dir", "resume", "allow")},
         "shape": list(shape),
         "classes": classes,
         "scaling": None if scaling is None else scaling.state(),
+        "rows": rows,
     }
 
 

@@ -176,7 +176,8 @@ class PhasedTrainer(Trainer):
         """Fresh masks for items (B, …): those of other items, or of every kind."""
         g = generator(self.plan.seed, "teach", self.step)
         if self.plan.masks == "any":
-            return any_masks(self.data.shape, len(rows), g)
+            observed = any_masks(self.data.shape, len(rows), g)
+            return observed if self.data.groups is None else observed[:, self.data.groups]
         return self.data.observed[torch.randint(len(self.data), (len(rows),), generator=g)]
 
     def _regress(self, batch: Incomplete, latents: Tensor) -> Figures:

@@ -221,7 +221,7 @@ class Trainer:
         """
         network = self.model.posterior
         assert network is not None
-        sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step))
+        sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step), self.data.groups)
         count = int((batch.observed & sparser.hidden).sum())
         if not count:
             return {"holdout": 0.0}

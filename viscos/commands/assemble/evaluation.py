@@ -14,7 +14,7 @@ from viscos.commands.assemble.imputers import MODEL, Parts
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.saved import dataset_of, from_training, test_masks
+from viscos.commands.assemble.saved import dataset_of, from_training, moved, test_masks, test_split
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
@@ -60,10 +60,11 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     Raises `InputError` for a checkpoint that cannot be measured so.
     """
     cfg, typed = apart(cfg)
-    trained = load_any(cfg["checkpoint"], device := Machine.of(cfg).use())
+    trained = moved(load_any(cfg["checkpoint"], device := Machine.of(cfg).use()), cfg.get("dataset"))
     dataset = dataset_of(trained)
-    test = trained.standardised(dataset.load("test", cfg["items"] or trained.cfg["test_items"]))
-    observed = test_masks(trained, masks_of(cfg), test)
+    split = test_split(trained, cfg["items"] or trained.cfg["test_items"])
+    test = trained.standardised(split.data)
+    observed = test_masks(trained, masks_of(cfg), test, split.changed)
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))

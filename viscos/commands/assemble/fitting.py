@@ -19,6 +19,7 @@ from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
+from viscos.data.rows import remembered
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.imputers import CompleteGaussianImputer, Imputer, OnFlow
 from viscos.metrics.extractor import extractor_for
@@ -42,6 +43,8 @@ class Fitting:
     observed: Tensor
     """Of the test items (N, …), bool."""
     scaling: Scaling | None
+    rows: Tensor | None
+    """Fingerprints of the training rows of a table (N,)."""
     measuring: Measuring
     parts: Parts
     log_every: int
@@ -53,7 +56,8 @@ class Fitting:
 
     def state(self, finished: bool, seconds: float) -> dict[str, Any]:
         """What a checkpoint holds."""
-        state = imputer_state(self.imputer, self.settings, self.test.shape, self.test.classes, self.scaling)
+        about = (self.settings, self.test.shape, self.test.classes, self.scaling, self.rows)
+        state = imputer_state(self.imputer, *about)
         return state | {"finished": finished, "seconds": seconds}
 
     @property
@@ -81,9 +85,9 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = read_state(file := runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
-    scaling = fit_scaling(train, observed)
+    scaling, rows = fit_scaling(train, observed), remembered(train)
     train, test = standardised(train, scaling), standardised(test, scaling)
-    data = IncompleteData(train.values, observed, train.labels)
+    data = IncompleteData(train.values, observed, train.labels, train.groups)
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     measuring.check(None)
     if state is not None:
@@ -100,6 +104,7 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
         test,
         test_observed,
         scaling,
+        rows,
         measuring,
         Parts(known, None, measuring.objective.solver, 0.0, cfg["seed"], devices.device),
         cfg["log_every"],

@@ -17,7 +17,7 @@ from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
-from viscos.commands.assemble.saved import dataset_of, from_training, noise_of, test_masks
+from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
@@ -236,8 +236,9 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
     file, count, shape = cfg["input"], cfg["items"], tuple(trained.state["shape"])
     example = "mask=center8" if len(shape) == 3 else "missing=0.3"
     if file is None:
-        data = dataset_of(trained).load("test", count or TEST_ITEMS)
-        observed = test_masks(trained, masks, data)
+        split = test_split(trained, count or TEST_ITEMS)
+        data = split.data
+        observed = test_masks(trained, masks, data, split.changed)
         if bool(observed.all()):
             raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
         return Items(data, data.known, observed)

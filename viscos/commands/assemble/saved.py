@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -9,11 +12,18 @@ from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, complete_gaussian
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.assemble.training import MASKS
+from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks
+from viscos.data.rows import fingerprints
+from viscos.data.vectors import Vectors
 from viscos.imputers import Imputer
 from viscos.runs.trained import Saved, Trained
+
+S = TypeVar("S", bound=Saved)
+PLACE = ("path", "root", "download")
+"""Settings of a data set that say where it lies."""
 
 
 def dataset_of(trained: Saved) -> Dataset:
@@ -28,10 +38,60 @@ def noise_of(trained: Saved, denoise: bool) -> float:
     return dataset_of(trained).gaussian_noise if known else 0.0
 
 
-def test_masks(trained: Saved, masks: Masks | None, test: Data) -> Tensor:
-    """Masks of the test items (N, …): those asked for, or those of the run itself."""
+def moved(trained: S, place: dict[str, Any] | None) -> S:
+    """The run with its data where `place`, the settings of a data set, says that they are now.
+
+    Raises `InputError` for another data set than the run's.
+    """
+    if not place:
+        return trained
+    own = trained.cfg["dataset"]
+    if place.get("name", own["name"]) != own["name"]:
+        raise InputError(f"the run was trained on dataset={own['name']}; only the place of its data may change")
+    where = {key: value for key, value in place.items() if key in PLACE and value is not None}
+    if not where:
+        raise InputError(f"dataset says nothing of where the data lie; only {', '.join(PLACE)} may change")
+    return replace(trained, cfg=trained.cfg | {"dataset": own | where})
+
+
+@dataclass(frozen=True)
+class TestSplit:
+    """The test items of a run."""
+
+    data: Data
+    """In their own units."""
+    changed: bool
+    """Whether the table is another one than in training, so that masks saved for its rows mean nothing."""
+
+
+def test_split(trained: Saved, limit: int | None) -> TestSplit:
+    """The first `limit` test items, or all; rows of a changed table that the run was trained on are not among them.
+
+    Raises `InputError` where none is left.
+    """
+    dataset, scaling, seen = dataset_of(trained), trained.scaling, trained.rows
+    test = dataset.load("test", limit)
+    if scaling is None or seen is None or not isinstance(test, Vectors):
+        return TestSplit(test, False)
+    train = dataset.load("train", trained.cfg["train_items"])
+    assert isinstance(train, Vectors)
+    if torch.equal(fingerprints(scaling.aligned(train)), seen):
+        return TestSplit(test, False)
+    fresh = ~torch.isin(fingerprints(scaling.aligned(test)), seen)
+    left_out = f"{int((~fresh).sum())} of {len(test)} test rows were trained on and are left out"
+    if not bool(fresh.any()):
+        raise InputError(f"{test.name!r} has changed since the training: {left_out}, so there is nothing to measure on")
+    labels = None if test.labels is None else test.labels[fresh]
+    notes = (*test.notes, f"{test.name!r} has changed since the training: {left_out}")
+    return TestSplit(replace(test, values=test.values[fresh], labels=labels, notes=notes), True)
+
+
+def test_masks(trained: Saved, masks: Masks | None, test: Data, changed: bool = False) -> Tensor:
+    """Masks of the test items (N, …): those asked for, or those of the run itself, made anew if the data `changed`."""
     if masks is not None:
         return masks.of(test, "test")
+    if changed:
+        return Masks(trained.cfg["mask"], trained.cfg["seed"]).of(test, "test")
     saved = trained.path.parent / MASKS.format(split="test")
     if saved.is_file():
         observed = load_masks(saved)
@@ -47,8 +107,11 @@ def from_training(trained: Saved) -> FromTraining:
         train = dataset_of(trained).load("train", trained.cfg["train_items"])
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
+        train = trained.standardised(train)
         observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
-        return IncompleteData(trained.standardised(train).values, observed, train.labels)
+        if observed.shape != train.values.shape:  # a table that has changed
+            observed = masks.of(train, "train")
+        return IncompleteData(train.values, observed & train.known, train.labels)
 
     def complete() -> Imputer:
         items, floor = trained.cfg["train_items"], trained.cfg["gaussian_floor"]

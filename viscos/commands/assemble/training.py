@@ -22,6 +22,7 @@ from viscos.core.progress import fitting_bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks, mask_hash
+from viscos.data.rows import remembered
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
@@ -50,6 +51,8 @@ class Training:
     observed: Tensor
     """Of the test items (N, …), bool."""
     scaling: Scaling | None
+    rows: Tensor | None
+    """Fingerprints of the training rows of a table (N,)."""
     gaussian: Gaussian
     """Of the observed training entries."""
     log_every: int
@@ -95,8 +98,12 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
     scaling = fit_scaling(train, observed)
+    rows = remembered(train)
+    if rows is not None and state is not None and state.get("rows") is not None:
+        if not torch.equal(state["rows"].cpu(), rows):
+            raise InputError("the table is another one than the run began with; it cannot go on")
     train, test = standardised(train, scaling), standardised(test, scaling)
-    data = IncompleteData(train.values, observed, train.labels)
+    data = IncompleteData(train.values, observed, train.labels, train.groups)
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
     cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
@@ -112,6 +119,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
         test,
         test_observed,
         scaling,
+        rows,
         gaussian,
         cfg["log_every"],
         cfg["seed"],
