@@ -71,7 +71,7 @@ class Data:
 
     @property
     def groups(self) -> tuple[int, ...] | None:
-        """Of each entry the number of its group, whose entries are known together; None: each by itself."""
+        """The number of the group of each entry, whose entries are known together; None: each by itself."""
         return None
 
     @property

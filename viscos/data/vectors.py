@@ -50,7 +50,7 @@ class Vectors(Data):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Of each entry the number of its column (d,)."""
+        """The number of the column of each entry (d,)."""
         return tuple(range(self.shape[0])) if self.scheme is None else self.scheme.groups
 
     def _position(self, name: str | int, columns: tuple[str, ...]) -> int:
