@@ -14,6 +14,7 @@ from problems import normal
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, Parts, check, complete_gaussian, described_by
+from viscos.core import labels
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -40,7 +41,7 @@ from viscos.imputers import (
 from viscos.inference import Completions, impute
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import em_gaussian
-from viscos.metrics import TRUTH, Coverage, EnergyAndSpread, Errors, PointMetric
+from viscos.metrics import TRUTH, Coverage, EnergyAndSpread, Errors, PointMetric, Recognition, TrainedAlong
 from viscos.metrics.metric import measured
 from viscos.posteriors import Amortised, Diagonal, Posterior
 from viscos.report import kinds
@@ -236,6 +237,10 @@ def nearest(rows):
 def test_labels_are_said_once_and_keys_do_not_collide():
     keys = [kind.key for imputer in (*STANDARD, *OTHERS) for kind in kinds_of(imputer)] + [TRUTH]
     assert len(set(keys)) == len(keys) and kinds.LABELS.keys() < set(keys) - {TRUTH}
+    assert [kind for imputer in STANDARD for kind in kinds_of(imputer)] == list(labels.KINDS)
+    assert [kind for imputer in STANDARD if imputer.flow for kind in kinds_of(imputer)] == list(labels.OF_FLOW)
+    measured_by = (TrainedAlong, Recognition, Errors, EnergyAndSpread, Coverage)
+    assert [figure for metric in measured_by for figure in metric.figures] == list(labels.FIGURES)
     assert kinds.labels([{"labels": {"mean": "mine", "knn": "nearest"}}])["mean"] == kinds.LABELS["mean"]
     assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core import labels
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_noise
@@ -29,8 +30,8 @@ class GaussianImputer(Imputer):
     """
 
     name, label = "gaussian", "Gaussian conditional"
-    mean = Kind("gaussian_mean", "Gaussian conditional, mean")
-    draw = Kind("gaussian_draw", "Gaussian conditional, one draw")
+    mean = labels.GAUSSIAN_MEAN
+    draw = labels.GAUSSIAN_DRAW
 
     def __init__(self, gaussian: Gaussian | None = None, floor: float = 0.01, noise: float = 0.0) -> None:
         self.gaussian, self.floor, self.noise = gaussian, floor, noise

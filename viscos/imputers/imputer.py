@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from viscos.core.batch import Incomplete
+from viscos.core.labels import Kind as Kind
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.flow import Flow
 from viscos.inference import Completions
@@ -19,16 +19,6 @@ Progress = Callable[[int, int, dict[str, float]], None]
 
 def quiet(done: int, total: int, figures: dict[str, float]) -> None:
     """Shows nothing."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One way of reading a completion of an item off what an imputer gives: its mean, or a draw."""
-
-    key: str
-    """In records."""
-    label: str
-    """For readers."""
 
 
 class Imputer:

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from viscos.core import labels
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.imputer import Imputer, Kind, Progress, quiet
+from viscos.imputers.imputer import Imputer, Progress, quiet
 from viscos.inference import Completions
 from viscos.linear.gaussian import observed_mean
 
@@ -22,7 +23,7 @@ class MeanImputer(Imputer):
     """
 
     name, label = "mean", "mean imputation"
-    mean = Kind("mean_imputation", "mean imputation")
+    mean = labels.MEAN_IMPUTATION
 
     def __init__(self, means: Tensor | None = None) -> None:
         self.means = means

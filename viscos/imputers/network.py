@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from viscos.core import labels
 from viscos.core.batch import Incomplete
-from viscos.imputers.imputer import Imputer, Kind
+from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
 from viscos.posteriors import Posterior
 
@@ -14,7 +15,7 @@ class NetworkImputer(Imputer):
     """Completes items by the prediction of a posterior that has one, a point estimate."""
 
     name, label = "network", "viscos, its network"
-    mean = Kind("prediction", "viscos, its network's own prediction")
+    mean = labels.PREDICTION
     flow = True
 
     def __init__(self, posterior: Posterior) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from viscos.core import labels
 from viscos.core.batch import Incomplete
 from viscos.flows.flow import Flow
 from viscos.imputers.imputer import Imputer, Kind
@@ -14,8 +15,8 @@ class FlowImputer(Imputer):
     """Completes items by a flow and q(x^H | y^O), both trained; `noise` is taken off draws where the flow can."""
 
     name, label = "viscos", "viscos"
-    mean: Kind | None = Kind("mean", "viscos, posterior mean")
-    draw = Kind("draw", "viscos, one draw")
+    mean: Kind | None = labels.MEAN
+    draw = labels.DRAW
     flow = True
 
     def __init__(self, flow: Flow, posterior: Posterior, solver: RootFinder, noise: float = 0.0) -> None:
@@ -47,4 +48,4 @@ class UnfittedImputer(FlowImputer):
 
     name, label = "unfitted", "viscos before fitting"
     mean = None
-    draw = Kind("first_iteration_draw", "viscos, one draw before fitting")
+    draw = labels.UNFITTED_DRAW

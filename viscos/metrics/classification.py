@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core import labels
 from viscos.imputers import FlowImputer, Imputer, NetworkImputer
 from viscos.inference import Completions
 from viscos.metrics.accuracy import Accuracy
-from viscos.metrics.metric import Figure, Metric, Truth
+from viscos.metrics.metric import Metric, Truth
 from viscos.train.classifier import Classifier
 from viscos.train.model import Model
 
@@ -21,15 +22,7 @@ class TrainedAlong(Metric):
     Of the classifier that learnt from latents beside it, if there is one, `accuracy_latents`.
     """
 
-    figures = (
-        Figure(
-            "accuracy",
-            "Top-1 accuracy of a classifier that was trained along, on incomplete images",
-            "higher",
-            4,
-            of="model",
-        ),
-    )
+    figures = (labels.ACCURACY,)
 
     def __init__(self, model: Model) -> None:
         self.model, self.accuracy, self.of_latents = model, Accuracy(), Accuracy()

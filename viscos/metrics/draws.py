@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from viscos.core import labels
 from viscos.data.items import Data
 from viscos.imputers import Imputer
 from viscos.inference import Completions
 from viscos.metrics.calibration import HALVES, INDEPENDENT, TAIL, Scores, varying
-from viscos.metrics.metric import Figure, Metric, Truth
+from viscos.metrics.metric import Metric, Truth
 
 
 class DrawMetric(Metric):
@@ -39,37 +40,13 @@ class EnergyAndSpread(DrawMetric):
     """The energy score, and the spread of draws over the error of their mean."""
 
     figures = (
-        Figure(
-            "energy",
-            "Energy score of independent draws, over an item's hidden pixels at once",
-            "lower",
-            4,
-            of="draws",
-            optional=True,
-        ),
-        Figure(
-            "spread_skill",
-            "Spread of independent draws over the error of their mean",
-            "nearer to 1",
-            3,
-            of="draws",
-            optional=True,
-        ),
+        labels.ENERGY,
+        labels.SPREAD_SKILL,
     )
 
 
 class Coverage(DrawMetric):
     """The coverage of central 90 % intervals, which need 19 draws."""
 
-    figures = (
-        Figure(
-            "coverage",
-            "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
-            "nearer to {nominal}",
-            3,
-            of="draws",
-            note="Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
-            optional=True,
-        ),
-    )
+    figures = (labels.COVERAGE,)
     draws = round(1 / TAIL) - 1

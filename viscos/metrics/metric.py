@@ -7,33 +7,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from viscos.core.labels import TRUTH as TRUTH
+from viscos.core.labels import Figure as Figure
 from viscos.data.items import Data
 from viscos.imputers import Imputer
 from viscos.inference import Completions
-
-TRUTH = "real"
-"""The kind that is no completion: the complete test images, whose figures are the best to hope for."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One number that a metric has of each kind of completion, and how a table shows it."""
-
-    key: str
-    """Of the metric in a record."""
-    title: str
-    better: str
-    """In words: higher, lower, nearer to 1."""
-    decimals: int
-    value: str = "value"
-    """Of the number, in the metric's record of a kind."""
-    of: str = "points"
-    """What has one: `points`, each kind of completion; `draws`, all draws of an item together; `model`, the whole."""
-    of_truth: bool = False
-    """Whether the complete items have one too."""
-    note: str = ""
-    optional: bool = False
-    """Whether a table of it is left out if no record has it."""
 
 
 @dataclass(frozen=True)

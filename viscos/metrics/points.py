@@ -6,16 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
+from viscos.core import labels
 from viscos.data.items import Data
 from viscos.metrics.features import FeatureStatistics, Reference
-from viscos.metrics.metric import TRUTH, Figure, PointMetric, Truth
+from viscos.metrics.metric import TRUTH, PointMetric, Truth
 from viscos.metrics.rmse import RMSE
 
 
 class Errors(PointMetric):
     """RMSE over hidden entries."""
 
-    figures = (Figure("rmse", "RMSE on hidden pixels, in [0, 1], pooled", "lower", 4, value="pooled"),)
+    figures = (labels.RMSE,)
 
     def __init__(self, test: Data) -> None:
         self.units = test.units
@@ -35,22 +36,8 @@ class Recognition(PointMetric):
     """FID and accuracy by a network that was trained on complete images; `reference` may say why there is none."""
 
     figures = (
-        Figure(
-            "accuracy_complete",
-            "Top-1 accuracy of a classifier that was trained on complete images, on the completions",
-            "higher",
-            4,
-            of_truth=True,
-        ),
-        Figure(
-            "fid",
-            "FID of the completions",
-            "lower",
-            3,
-            of_truth=True,
-            note="The paper's extractor was never published, so its FIDs and ours are distances between other "
-            "features; the last row is the least that can be expected here.",
-        ),
+        labels.ACCURACY_COMPLETE,
+        labels.FID,
     )
 
     def __init__(self, test: Data, reference: Reference | str) -> None:

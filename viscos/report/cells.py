@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from viscos.metrics.metric import Figure
+from viscos.core.labels import Figure
 from viscos.report.advice import FAILED
 
 UNPUBLISHED = "unpublished"

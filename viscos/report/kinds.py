@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from viscos.imputers import STANDARD, kinds_of
-from viscos.metrics import TRUTH
+from viscos.core import labels as known
 
 _ONE = ", one draw"
-REAL = {TRUTH: "the complete test images"}
-LABELS = {kind.key: kind.label for imputer in STANDARD for kind in kinds_of(imputer)}
+REAL = {known.TRUTH: "the complete test images"}
+LABELS = {kind.key: kind.label for kind in known.KINDS}
 """Of the imputers of this package, by the key of each kind in a record."""
-OF_FLOW = tuple(kind.key for imputer in STANDARD if imputer.flow for kind in kinds_of(imputer))
+OF_FLOW = tuple(kind.key for kind in known.OF_FLOW)
 """Kinds whose figures are of the flow that is measured."""
-UNFITTED = "first_iteration_draw"
+UNFITTED = known.UNFITTED_DRAW.key
 """Of completions that a fit began with; trainings have none."""
-DRAWS = tuple(imputer.draw.key for imputer in STANDARD if imputer.draw is not None and imputer.draw.key != UNFITTED)
+DRAWS = (known.DRAW.key, known.GAUSSIAN_DRAW.key)
 
 
 def labels(records: Iterable[dict[str, Any]]) -> dict[str, str]:

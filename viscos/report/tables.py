@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from viscos.metrics import Coverage, EnergyAndSpread, Errors, Recognition, TrainedAlong
-from viscos.metrics.metric import Figure
+from viscos.core.labels import FIGURES, Figure
 from viscos.report import cells, kinds
 from viscos.report.cells import Cell
 from viscos.runs.records import Record, families
@@ -37,10 +36,6 @@ _SAW = {
 """What that classifier saw, in a label."""
 _SAME = 1e-3
 """Share by which figures that need no flow may differ between runs of several flows, by rounding, and be one."""
-FIGURES: tuple[Figure, ...] = tuple(
-    figure for metric in (TrainedAlong, Recognition, Errors, EnergyAndSpread, Coverage) for figure in metric.figures
-)
-"""What there are tables of, in their order."""
 
 
 @dataclass(frozen=True)
