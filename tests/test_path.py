@@ -1,6 +1,7 @@
 """The path solver, in both of its forms: one solution with Anderson, an honest verdict, an honest count."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -35,6 +36,13 @@ def problem(name: str, mask: str = "random", batch: int = 3, noise: float = 0.5)
     y, hidden = data(flow, batch), masks(tuple(flow.shape), batch)[mask]
     x = flow.to_latent(torch.where(hidden, y + noise * normal(*y.shape, seed=9), y)).detach()
     return flow, LatentEquation.build(flow, y, hidden, x)
+
+
+@cache
+def solved(name: str) -> tuple[Flow, LatentEquation, Solution]:
+    """The same, and what Anderson finds."""
+    flow, equation = problem(name)
+    return flow, equation, anderson(1e-6).solve(equation, equation.start())
 
 
 def true_residual(flow: Flow, equation: LatentEquation, value: torch.Tensor) -> torch.Tensor:
@@ -81,8 +89,8 @@ class Stack(Flow):
 @FORMS
 @pytest.mark.parametrize("name", TABLE)
 def test_every_flow_has_the_root_that_anderson_finds(name, parallel):
-    flow, equation = problem(name)
-    solver, known = path(1e-6, 100, parallel=parallel), anderson(1e-6).solve(equation, equation.start())
+    flow, equation, known = solved(name)
+    solver = path(1e-6, 100, parallel=parallel)
     found = solver.solve(equation, equation.start())
     if not name.removeprefix("plane, ").startswith(MIXING):
         assert found.converged.all() and known.converged.all(), found
