@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import viscos
@@ -650,6 +651,40 @@ def test_impute_refuses(folder, words, says, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert status == 2 and len(lines) == 1 and says in lines[0]
     assert not Path("outputs").exists()
+
+
+def test_damaged_weights_are_refused(folder, capsys):
+    """Also where the damage is in the numbers, of which torch reads any."""
+    weights = torch.arange(2.0) + 3
+    torch.save({"log_scale": weights}, "weights.pt")
+    content = bytearray(Path("weights.pt").read_bytes())
+    content[content.index(weights.numpy().tobytes()) + 2] ^= 1
+    Path("damaged.pt").write_bytes(content)
+    words = ["impute", "flow=foreign", "flow.factory=factories:two", "input=table.npz", *TINY]
+    assert main([*words, "checkpoint=damaged.pt"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'damaged.pt' is damaged" in line and "is not as it was written" in line
+    torch.save({"log_scale": weights}, "old.pt", _use_new_zipfile_serialization=False)
+    assert main([*words, "checkpoint=old.pt"]) == 0
+
+
+def test_a_run_that_goes_on_runs_no_factory_unless_it_is_named_again(folder, capsys):
+    """What its own file allows counts for nothing: it may be somebody else's."""
+    words = ("flow.factory=factories:two", "checkpoint=null", "input=table.npz")
+    assert main(["impute", "flow=foreign", *words, *TINY]) == 0
+    (run,) = Path("outputs/impute").glob("*")
+    cfg = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(cfg | {"allow": "factories"}))
+    (run / "metrics.json").unlink()  # so that there is something left to do
+    sys.modules.pop("factories", None)
+    for given in ([], ["allow=null"], ["allow=factory"], ["allow=[others]"]):
+        capsys.readouterr()
+        assert main(["impute", f"resume={run}", *given]) == 2
+        assert "flow.factory=factories:two is code, which would be run; if you trust it, say allow=factories" in (
+            capsys.readouterr().err
+        )
+    assert "factories" not in sys.modules
+    assert main(["impute", f"resume={run}", "allow=factories"]) == 0 and (run / "metrics.json").is_file()
 
 
 def test_only_the_command_line_names_a_factory(folder):

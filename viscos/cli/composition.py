@@ -27,6 +27,7 @@ from viscos.core import atomic
 from viscos.core.choices import OWN
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
+from viscos.runs.folder import discard_if_empty
 
 _PLACE = {
     "train": "resume",
@@ -44,8 +45,13 @@ REFUSALS = (CompactHydraException, OmegaConfBaseException, ValueError, OSError)
 def apply(job: Any, command: str, arguments: list[str]) -> None:
     """Composes the settings of a command and calls `job` with them; of a sweep, with those of each job."""
     application = hydra.main(version_base="1.3", config_path="pkg://viscos.configs", config_name=command)(job)
-    with _process(command, arguments):
-        application()
+    with _process(command, arguments) as run:
+        try:
+            application()
+        except OSError:  # Hydra makes the run folder, and may then be unable to write into it
+            for folder in Path("outputs", command).glob(f"*_{run}"):
+                discard_if_empty(folder)
+            raise
 
 
 def plain(command: str, config: DictConfig) -> dict[str, Any]:
@@ -141,10 +147,11 @@ class _Stderr:
 
 
 @contextlib.contextmanager
-def _process(command: str, arguments: list[str]) -> Iterator[None]:
+def _process(command: str, arguments: list[str]) -> Iterator[str]:
     """The arguments and the environment that Hydra reads, since it takes them from nowhere else; put back afterwards.
 
-    With HYDRA_FULL_ERROR, Hydra raises its errors; without, it prints them and ends the process.
+    With HYDRA_FULL_ERROR, Hydra raises its errors; without, it prints them and ends the process. Gives the word by
+    which the folder of a run ends.
     """
     changed = {"HYDRA_FULL_ERROR": "1", "VISCOS_RUN_ID": secrets.token_hex(3)}
     argv, environment = sys.argv, {key: os.environ.get(key) for key in changed}
@@ -152,7 +159,7 @@ def _process(command: str, arguments: list[str]) -> Iterator[None]:
     os.environ.update(changed)
     try:
         with contextlib.redirect_stderr(_Stderr(sys.stderr)):
-            yield
+            yield changed["VISCOS_RUN_ID"]
     finally:
         sys.argv = argv
         for key, value in environment.items():

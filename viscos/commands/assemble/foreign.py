@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from viscos.data.sources.array import IMAGES, find, read_arrays
 from viscos.data.sources.table import ARRAYS, TABLES, header
 from viscos.flows import Flow, wrap
 from viscos.flows.foreign.foreign import Foreign
+from viscos.runs.checkpoint import check_sums
 from viscos.runs.trained import Trained
 from viscos.train.model import Model
 
@@ -61,6 +63,8 @@ def load_weights(model: Any, path: Path, factory: str) -> None:
     """Loads the state dict in a file, which is read without running anything that it contains."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{factory} returned a {type(model).__name__}, which takes no state dict; say checkpoint=null")
+    if zipfile.is_zipfile(path):  # files of the first versions of torch are none, and have no check sums
+        check_sums(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
