@@ -21,8 +21,9 @@ from viscos.roots import anderson
 from viscos.runs import checkpoint
 from viscos.train import Plan, Trainer
 from viscos.train.average import Average
+from viscos.train.gradients import _shares
+from viscos.train.invertible import check_invertible
 from viscos.train.loss import merged
-from viscos.train.trainer import _shares, check_invertible
 
 EMA = dataclasses.replace(PLAN, ema=0.9)
 
@@ -158,9 +159,9 @@ def gradients(trainer):
     """The gradient of the first step, before it is clipped."""
     batch = next(trainer._remaining())
     batch = trainer._seen(batch)
-    figures = trainer._gradient(batch)
+    figures = trainer.gradients.joint(batch, trainer.step)
     if trainer.model.holds_out:
-        figures |= trainer._holdout_gradient(batch)
+        figures |= trainer.gradients.held_out(batch, trainer.step)
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]), figures
 
 

@@ -18,7 +18,11 @@ import torch
 from viscos import runs
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.linear.gaussian import Gaussian
 from viscos.runs import checkpoint
+from viscos.runs.trained import load as load_trained
+from viscos.runs.trained import model_state
+from viscos.train.model import build_model
 
 
 def state() -> dict:
@@ -159,6 +163,85 @@ def test_an_edited_file(tmp_path):
         record = torch.load(path, weights_only=True)
         torch.save(record | {"state": edited}, tmp_path / "b.pt")
         refused(tmp_path / "b.pt", "was changed after it was written")
+
+
+# ----------------------------------------------------------------------------------------------- files that were edited
+
+
+def edited(path, changes):
+    """A small model, saved with other values in some places, or without a key where the change is None."""
+    torch.manual_seed(0)
+    flow = {"_target_": "viscos.flows.planar", "layers": 1}
+    posterior = {"_target_": "viscos.posteriors.Amortised", "width": 4}
+    model = build_model(flow, posterior, "both", (2,), 2)
+    law = Gaussian(torch.zeros(2), torch.eye(2))
+    model.prepare(torch.zeros(3, 2), torch.ones(3, 2).bool(), law)
+    cfg = {"flow": flow, "posterior": posterior, "classifier": "both", "seed": 0}
+    saved = model_state(model, cfg, (2,), 2, law, torch.zeros(2))
+    for place, value in changes.items():
+        *path_to, last = place.split("/")
+        inner = saved
+        for key in path_to:
+            inner = inner[key]
+        if value is None:
+            del inner[last]
+        else:
+            inner[last] = value(inner[last])
+    return checkpoint.save(path, saved)
+
+
+def nan(tensor):
+    return torch.full_like(tensor, float("nan"))
+
+
+FLOW, SEES = "parts/flow", "parts/latent_classifier"
+EDITED = {
+    "weights of the flow": (
+        {f"{FLOW}/layers.1.w": nan},
+        "the checkpoint's flow has values in 'layers.1.w' that",
+    ),
+    "weights of a classifier": ({f"{SEES}/linear.weight": nan}, "latent_classifier has values in 'linear.weight' that"),
+    "the moments of one": ({f"{SEES}/norm.running_var": lambda t: t / 0}, "latent_classifier has values in"),
+    "another shape": ({f"{FLOW}/layers.1.w": lambda t: t[:1]}, "the checkpoint's flow does not fit its settings"),
+    "a weight that is none": ({f"{FLOW}/layers.1.w": lambda t: "much"}, "flow does not fit its settings"),
+    "a weight too few": ({f"{FLOW}/layers.1.w": None}, "the checkpoint's flow does not fit its settings"),
+    "a list of weights": ({FLOW: lambda parts: list(parts.values())}, "flow does not fit its settings"),
+    "a part too few": ({SEES: lambda parts: 0}, "latent_classifier does not fit its settings"),
+    "no part": ({"parts/latent_classifier": None}, "disagree about the latent_classifier"),
+    "no parts": ({"parts": None}, "lacks 'parts'"),
+    "parts that are none": ({"parts": lambda parts: 3}, "holds a int as 'parts'"),
+    "settings that are none": ({"config": lambda cfg: "iresnet"}, "holds a str as 'config'"),
+    "another flow": ({"config/flow": lambda flow: 7}, "holds a int as 'config.flow'"),
+    "no flow": ({"config/flow": None}, "lacks 'config.flow'"),
+    "a seed that is none": ({"config/seed": lambda seed: "0"}, "holds a str as 'config.seed'"),
+    "a shape that is none": ({"shape": lambda shape: [2.0]}, "has shape [2.0], which is none of an item"),
+    "an empty shape": ({"shape": lambda shape: [0]}, "has shape [0], which is none of an item"),
+    "classes in words": ({"classes": lambda classes: "two"}, "holds a str as 'classes'"),
+    "a Gaussian of NaN": ({"gaussian/mean": nan}, "has no finite gaussian.mean of shape (2,)"),
+    "a Gaussian of another shape": ({"gaussian/covariance": lambda t: t[:1]}, "has no finite gaussian.covariance of"),
+    "a Gaussian that is none": ({"gaussian": lambda fitted: 1.0}, "has no finite gaussian.mean of shape (2,)"),
+    "a scaling that is none": ({"scaling": lambda none: {"center": 0}}, "has no finite scaling.center of shape (2,)"),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_an_edited_checkpoint_is_one_line(name, tmp_path):
+    """Of a file that is whole, by its own digest, and holds nonsense."""
+    changes, says = EDITED[name]
+    path = edited(tmp_path / "a.pt", changes)
+    with pytest.raises(InputError) as error:
+        load_trained(path)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_was_not_edited_is_loaded(tmp_path):
+    assert load_trained(edited(tmp_path / "a.pt", {})).model.latent_classifier is not None
+
+
+def test_a_checkpoint_from_before_there_were_two_classifiers_is_loaded(tmp_path):
+    older = edited(tmp_path / "a.pt", {"config/classifier": lambda name: "completions", SEES: None})
+    model = load_trained(older).model
+    assert model.latent_classifier is None and model.classifier is not None
 
 
 def test_another_format(tmp_path):

@@ -151,11 +151,11 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 def test_tensorboard(trained):
     board = EventAccumulator(str(trained / "tensorboard")).Reload()
     tags = board.Tags()
-    assert tags["images"] == ["test/completions"]
+    assert tags["images"] == ["pictures/completions"]
     for name in ("bound", "evaluations", "residual", "rate", "gradient", "accuracy"):
         assert f"train/{name}" in tags["scalars"]
     assert [step for step, _ in scalars(trained, "train/bound")] == [0, 1]
-    ((step, value),) = scalars(trained, "test/rmse/mean/pooled")
+    ((step, value),) = scalars(trained, "test/rmse/mean")
     assert step == 2 and value == pytest.approx(figures(trained)["rmse"]["mean"]["pooled"])
 
 
@@ -653,7 +653,7 @@ def test_samples_of_a_flow_for_colour(colour):
         assert picture.mode == "RGB" and picture.size[0] == picture.size[1] > 8 * 16  # 64 samples in a square
         assert len(picture.getcolors(2**20)) > 1000
     board = EventAccumulator(str(colour / "tensorboard")).Reload()
-    assert board.Tags()["images"] == ["test/samples"]
+    assert board.Tags()["images"] == ["pictures/samples"]
     record = figures(colour)
     assert record["items"] == 6 and record["bits_per_dim"]["value"] > 0 and "accuracy" in record
     again = figures(viscos("eval", f"checkpoint={colour}", "threads=1", "batch_size=8"))  # from another folder
@@ -792,6 +792,19 @@ def test_a_disk_that_fills_up_loses_the_present_batch_alone(trained, whole, monk
     assert [path.name for path in (folder / "shards").iterdir()] == ["00000000.pt"]
     assert main(["impute", f"resume={folder}"]) == 0
     assert_same_completions(folder, whole)
+
+
+def test_a_disk_that_is_full_before_the_first_batch_leaves_no_folder(trained, monkeypatch, capsys):
+    """Hydra writes the settings first, into a run folder that it has made."""
+
+    def half(config, filename, output_dir):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        (output_dir / filename).touch()
+        full()
+
+    monkeypatch.setattr("hydra.core.utils._save_config", half)
+    assert main(["impute", f"checkpoint={trained}", *NO_FIT]) == 2
+    assert "is full" in capsys.readouterr().err and not Path("outputs").exists()
 
 
 def test_completions_do_not_go_on_with_other_items(trained, monkeypatch, keyboard, capsys):

@@ -31,7 +31,7 @@ FLOWS = {
     "iresnet": CFG["flow"],
 }
 POSTERIOR = {"_target_": "viscos.posteriors.Amortised", "width": 4, "held_out": 0.3, "regressed": True}
-PHASES = on_incomplete_data(6, completing=3, rounds=2, redrawing=2, bound=True)
+PHASES = on_incomplete_data(6, prediction=3, rounds=2, redrawing=2, bound=True)
 MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
 """The second step of each phase."""
 PLAN = Plan(
@@ -84,9 +84,9 @@ def completions(trainer):
 
 
 def test_phases_on_incomplete_data():
-    phases = on_incomplete_data(101, completing=30, rounds=2, redrawing=7)
+    phases = on_incomplete_data(101, prediction=30, rounds=2, redrawing=7)
     assert phases == (
-        Phase("completing", 30),
+        Phase("prediction", 30),
         Phase("flow", 101),
         Phase("posterior", 51),
         Phase("redrawing", 7, round=1),
@@ -96,7 +96,7 @@ def test_phases_on_incomplete_data():
         Phase("flow", 51, 0.5, 2),
         Phase("posterior", 26, 0.5, 2),
     )
-    bound = on_incomplete_data(101, completing=30, rounds=2, redrawing=7, bound=True)
+    bound = on_incomplete_data(101, prediction=30, rounds=2, redrawing=7, bound=True)
     assert bound == (*phases, Phase("bound", 51, 0.2))
     assert {phase.name for phase in bound} == set(NAMES)
     assert [phase.title for phase in phases[1:5]] == ["flow", "posterior", "redrawing 1", "flow 1"]
@@ -104,8 +104,8 @@ def test_phases_on_incomplete_data():
 
 def test_phases_on_complete_data():
     assert on_complete_data(101) == (Phase("flow", 101), Phase("posterior", 51))
-    no_rounds = on_incomplete_data(8, completing=3, rounds=0, redrawing=7)
-    assert [phase.name for phase in no_rounds] == ["completing", "flow", "posterior"]
+    no_rounds = on_incomplete_data(8, prediction=3, rounds=0, redrawing=7)
+    assert [phase.name for phase in no_rounds] == ["prediction", "flow", "posterior"]
 
 
 def test_the_place_of_a_step():
@@ -115,7 +115,7 @@ def test_the_place_of_a_step():
 
 
 def test_an_empty_phase_is_passed_over():
-    plan = dataclasses.replace(PLAN, phases=(Phase("completing", 0), Phase("flow", 2), Phase("posterior", 0)))
+    plan = dataclasses.replace(PLAN, phases=(Phase("prediction", 0), Phase("flow", 2), Phase("posterior", 0)))
     assert [plan.place(step) for step in range(3)] == [(1, 0), (1, 1), (3, 0)]
     assert [report.phase.name for report in run(phased(plan=plan))] == ["flow", "flow"]
 
@@ -168,7 +168,7 @@ def test_a_run_goes_through_its_phases(whole):
 def test_what_moves_in_which_phase(whole):
     _, _, _, states, _ = whole
     teaches = {
-        "completing": {"prediction", "classifier"},
+        "prediction": {"prediction", "classifier"},
         "flow": {"flow"},
         "posterior": {"posterior"},
         "redrawing": set(),
@@ -216,7 +216,7 @@ def test_every_item_is_completed_and_observed_entries_stay(whole):
 
 
 def test_an_epoch_is_as_many_steps_as_usual():
-    trainer, calls = phased(plan=dataclasses.replace(PLAN, phases=(Phase("completing", 2), Phase("flow", 5)))), []
+    trainer, calls = phased(plan=dataclasses.replace(PLAN, phases=(Phase("prediction", 2), Phase("flow", 5)))), []
     trainer.run(lambda report: calls.append((report.step, trainer.step)), lambda epoch: calls.append(epoch))
     assert calls == [(0, 1), (1, 2), 1, (2, 3), (3, 4), (4, 5), 2, (5, 6), 2, (6, 7)]
 
@@ -343,7 +343,7 @@ def test_the_last_state_is_without_completions(whole):
 
 @pytest.mark.parametrize(
     "phases",
-    [PHASES[:-1], (Phase("completing", 4), *PHASES[1:]), on_complete_data(19)],
+    [PHASES[:-1], (Phase("prediction", 4), *PHASES[1:]), on_complete_data(19)],
     ids=["fewer", "longer", "other"],
 )
 def test_a_state_of_other_phases_is_refused(phases, whole):
@@ -352,6 +352,15 @@ def test_a_state_of_other_phases_is_refused(phases, whole):
         match=r"^this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps$",
     ):
         resumed(whole[0], whole[-1] / "5.pt", plan=dataclasses.replace(PLAN, phases=phases))
+
+
+def test_a_state_from_when_a_phase_had_another_name_goes_on(whole):
+    state = checkpoint.load(whole[-1] / "5.pt")["trainer"]
+    assert state["phases"][0] == ["prediction", 3]
+    state["phases"][0][0] = "completing"
+    trainer = phased(whole[0])
+    trainer.load_state(state)
+    assert trainer.step == 5
 
 
 def test_a_state_without_phases_is_refused(tmp_path):
@@ -478,7 +487,7 @@ def test_regression_finds_the_conditional_of_an_affine_flow(observed):
     posterior.prepare(torch.full((1, *posterior.shape), 0.0), torch.ones(1, *posterior.shape, dtype=torch.bool), LAW)
     plan = Plan(1, 500, 1e-2, phases=(Phase("posterior", 300),), noise=noise)
     trainer = PhasedTrainer(Model(flow, posterior, None), IncompleteData(values, observed), Objective(), plan)
-    trainer.completed = values.clone()
+    trainer.completed[:] = values
     reports = run(trainer)
 
     seen = torch.linspace(-1.5, 1.5, 40, dtype=F64)[:, None] * LAW.covariance.diagonal().sqrt() + LAW.mean
@@ -568,7 +577,7 @@ def settings(teach, matches, hides, **changes):
     return settled(SETTINGS | {"teach": teach} | changes, matches=matches, hides=hides)
 
 
-EM = "completing flow posterior redrawing flow posterior"
+EM = "prediction flow posterior redrawing flow posterior"
 CHOSEN = [
     # matches, hides, teach -> teach, epochs, ema, learning rate, masks, phases
     (True, False, None, "regression", 40, 0.999, 0.005, "any", "flow posterior"),

@@ -244,7 +244,7 @@ def test_the_random_numbers_of_a_step_are_its_own(number):
     values, observed, labels = pictures()
     trainer = fresh(values, observed, labels, plan=dataclasses.replace(PLAN, augment=("flip", "shift"), seed=5))
     batch, trainer.step = trainer.data.batch(torch.arange(8)), number
-    (part,), seen = trainer._parts(batch, False), trainer._seen(batch)
+    (part,), seen = trainer.gradients.parts(batch, number, False), trainer._seen(batch)
     moved = augment(batch, ("flip", "shift"), generator(5, "augment", number), holes=True)
     wanted = noisy(moved, PLAN.noise, PLAN.levels, generator(5, "noise", number))
     assert torch.equal(seen.observed, wanted.observed) and torch.equal(seen.filled(), wanted.filled())

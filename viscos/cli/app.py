@@ -123,6 +123,8 @@ def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] =
     Code outside viscos may be run if its name is in `own`, or below one there, or in the setting `allow`.
     """
     validate(command, cfg)
+    if cfg.get("checkpoint") == runs.LATEST:
+        cfg = {**cfg, "checkpoint": str(runs.named(runs.LATEST))}
     allow = cfg.get("allow") or []
     with allowing([*own, *([allow] if isinstance(allow, str) else allow)]):
         # Imported here: it brings torch, which bad settings need not wait for.

@@ -29,6 +29,7 @@ OWNERS = {
     "precision": "viscos.train.fabric.PRECISIONS",
     "dataset.augment": "viscos.data.augment.KINDS",
     "dataset.channels": "viscos.data.sources.pictures.MODES",
+    "verbosity": "viscos.core.progress.VERBOSITIES",
     "format": "viscos.report.formats.FORMATS",
     "classifier": "viscos.train.classifier.CLASSIFIERS",
     "partition": "viscos.inference.partition.PARTITIONS",

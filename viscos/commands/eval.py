@@ -8,6 +8,7 @@ from viscos import runs
 from viscos.commands.assemble.evaluation import evaluation
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
+from viscos.core.progress import say
 from viscos.report.board import Log
 from viscos.runs.provenance import versions
 
@@ -16,10 +17,10 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     job = evaluation(cfg)
     for note in job.test.notes:
-        print(note, flush=True)
-    print(hidden_share(job.observed, "test items"), flush=True)
+        say(note)
+    say(hidden_share(job.observed, "test items"))
     if job.idle:
-        print(job.idle, flush=True)
+        say(job.idle)
     runs.save_config(job.run_dir, job.settings)
     record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
@@ -28,8 +29,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         log.record("test", record, 0)
         if first is not None and len(job.test.shape) == 3:
             grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, first)
-            log.image("test/completions", grid, 0)
+            log.image("pictures/completions", grid, 0)
     atomic.write_json(job.run_dir / "metrics.json", record | {"seed": job.seed, "versions": versions()})
-    print(summary(record))
+    say(summary(record))
     print(f"figures in {job.run_dir / 'metrics.json'}")
     return record

@@ -21,7 +21,7 @@ from viscos.commands.trust import drawn
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
-from viscos.core.progress import bar
+from viscos.core.progress import bar, say
 from viscos.imputers import Imputer
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
@@ -40,12 +40,12 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     _keep(Path(cfg["run_dir"]), overwrite=cfg["overwrite"] or bool(cfg["resume"]))
     job = imputing(cfg)
     if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
-        print(line, flush=True)
+        say(line)
     for note in job.data.notes:
-        print(note, flush=True)
-    print(hidden_share(job.items.observed, "items"), flush=True)
+        say(note)
+    say(hidden_share(job.items.observed, "items"))
     if job.idle:
-        print(job.idle, flush=True)
+        say(job.idle)
     shards = Shards(job)
     runs.save_config(job.run_dir, job.settings | {"resume": None})
     with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), Log(job.run_dir) as log:
@@ -96,7 +96,7 @@ def _save(job: Imputing, done: Results, log: Log) -> dict[str, Any]:
         log.image(f"impute/{name}", picture, steps)
         files.append(f"{name}.png")
     atomic.write_json(job.run_dir / "metrics.json", record)
-    print(summary(record))
+    say(summary(record))
     print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
     return record
 
@@ -146,7 +146,7 @@ def _announce(job: Imputing, batch: Incomplete) -> None:
     if job.partition == "maxvol":
         most = longest(batch.hidden.flatten(1))
         items = f"linearising the flow for {len(batch)} items"
-        print(f"{items}, a product for each hidden entry, up to {most}", flush=True)
+        say(f"{items}, a product for each hidden entry, up to {most}")
 
 
 def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:

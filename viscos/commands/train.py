@@ -16,16 +16,16 @@ from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
 from viscos.core import atomic
-from viscos.core.progress import Bar, bar
+from viscos.core.progress import Bar, bar, say
 from viscos.core.rng import generator
 from viscos.data.mask_files import save_masks
-from viscos.inference import lower_bound
 from viscos.report.board import Log
 from viscos.runs import checkpoint
 from viscos.runs.provenance import provenance
 from viscos.runs.trained import model_state
 from viscos.train import Report, Trainer
 from viscos.train.devices import Devices
+from viscos.train.validation import bound
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -42,11 +42,12 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     about = provenance(job.settings, devices.device)  # now: the source tree may be another one when the run ends
     with resumable("train", job.run_dir, (job.run_dir / runs.CHECKPOINT).is_file):
         with Log(job.run_dir, job.trainer.step) as log:
+            log.text("settings", runs.as_text(job.settings))
             seconds = _train(job, log)
             record = _measure(job, log)
         record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
         atomic.write_json(job.run_dir / "metrics.json", record)
-    print(summary(record))
+    say(summary(record))
     print(f"figures in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
     return record
 
@@ -72,16 +73,18 @@ def _announce(job: Training) -> None:
     for split, observed in job.masks.items():
         save_masks(job.run_dir / MASKS.format(split=split), observed)
     trainer, parameters = job.trainer, sum(p.numel() for p in job.trainer.model.parameters())
-    about = f"{len(trainer.data)} items, {trainer.total} steps, {parameters:,} parameters"
-    print(f"{about}; run folder {job.run_dir}", flush=True)
+    held_back = f" ({len(trainer.data) - trainer.items} more held back)" if trainer.validation else ""
+    about = f"{trainer.items} items{held_back}, {trainer.total} steps, {parameters:,} parameters"
+    say(f"{about}; run folder {job.run_dir}")
+    say(runs.as_text(job.settings), "verbose")
     for split, observed in job.masks.items():
-        print(hidden_share(observed, f"{split} items"), flush=True)
+        say(hidden_share(observed, f"{split} items"))
     if job.idle:
-        print(job.idle, flush=True)
+        say(job.idle)
     for note in job.test.notes:
-        print(note, flush=True)
+        say(note)
     if job.scaling is not None and job.scaling.constant:
-        print(f"constant in the training data: {', '.join(job.scaling.constant)}", flush=True)
+        say(f"constant in the training data: {', '.join(job.scaling.constant)}")
 
 
 def _train(job: Training, log: Log) -> float:
@@ -104,8 +107,13 @@ def _train(job: Training, log: Log) -> float:
                 trainer.certify(average=False)
                 figures |= _bound(job, report)
                 log.scalars("train", figures, report.step)
+                progress.say(_line(report, figures), "verbose")
+            if report.validation:
+                log.scalars("validation", report.validation, report.step)
+                progress.say(_line(report, report.validation, "held back: "), "verbose")
             shown = ("bound", "residual", "failed", "matching", "nll")
-            _show(progress, report, {key: figures[key] for key in shown if key in figures})
+            held_back = {f"held-back {key}": value for key, value in report.validation.items()}
+            _show(progress, report, {key: figures[key] for key in shown if key in figures} | held_back)
             if trainer.anywhere(interrupted()):
                 trainer.certify()
                 save()
@@ -122,15 +130,27 @@ def _measure(job: Training, log: Log) -> dict[str, Any]:
     images = len(test.shape) == 3
     if first is not None and images:
         grid = save_grid(job.run_dir / "completions.png", test.values, job.observed, first)
-        log.image("test/completions", grid, trainer.step)
+        log.image("pictures/completions", grid, trainer.step)
     if images and (model.posterior is None or trainer.plan.phases):
         samples = save_samples(job.run_dir / "samples.png", model.flow, test.shape, job.seed)
-        log.image("test/samples", samples, trainer.step)
+        log.image("pictures/samples", samples, trainer.step)
     if test.shape == (2,):
         save_density(job.run_dir / "density.png", model.flow, test, job.scaling)
-    log.record("test", record, trainer.step)
+    log.hparams(runs.essence(job.settings), "test", record, trainer.step)
+    log.text("test", summary(record))
+    if trainer.validation is not None:
+        record["validation"] = {"items": len(trainer.data) - trainer.items, "best": trainer.validation.record}
+        for each in trainer.validation.record:
+            after = f"best on the held-back items after {each['best_after_steps']} of {each['ended_after_steps']} steps"
+            say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
     constant = {} if job.scaling is None else {"constant_columns": list(job.scaling.constant)}
     return {"command": "train", "dataset": job.measuring.dataset.name, **record, **constant}
+
+
+def _line(report: Report, figures: dict[str, float], what: str = "") -> str:
+    """What a step is said to have come to."""
+    phase = "" if report.phase is None else f" ({report.phase.title})"
+    return f"step {report.step}{phase}: {what}" + "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _show(progress: Bar, report: Report, figures: dict[str, float]) -> None:
@@ -144,18 +164,13 @@ def _show(progress: Bar, report: Report, figures: dict[str, float]) -> None:
 
 @torch.no_grad()
 def _bound(job: Training, report: Report) -> dict[str, float]:
-    """The bound (or log p) in nats, by the cheap estimators, for some items of the batch, taken as draws of one."""
+    """The bound (or log p) in nats of some items of the batch, where it costs little."""
     model = job.trainer.model
     learning = "" if report.phase is None else report.phase.name
     # Of a flow that is trained by matching, a log-determinant costs as much as many steps.
     if model.flow.trained_by_matching or learning not in ("", "flow", "bound"):
         return {}
     batch = report.batch.select(torch.arange(min(16, len(report.batch))))
-    if bool(batch.observed.all()):
-        return {"bound": float(model.flow.log_prob(batch.values).mean())}
-    assert model.posterior is not None
     g = generator(job.seed, "monitor", report.step)
     noise = torch.randn((1, *batch.values.shape), generator=g).to(batch.values.device)
-    q = model.posterior(batch, model.flow)
-    weight, _ = job.trainer.objective.log_weight(model.flow, batch, q, noise, g, exact_below=100)
-    return {"bound": float(lower_bound(weight.view(-1, 1)))}
+    return {"bound": bound(model, job.trainer.objective, batch, noise, g)}

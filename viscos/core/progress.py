@@ -12,10 +12,29 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+VERBOSITIES = ("quiet", "normal", "verbose")
+"""How much a command says: where its results are and what went wrong; what it finds, too; and every record of it."""
+_said = ["normal"]
 INTERVAL = 30.0
 """Seconds between two lines where there is no terminal."""
 FORECAST = 60.0
 """Seconds after which a loop that has as many to go says, once, what it will take in all."""
+
+
+def set_verbosity(word: str) -> None:
+    """Sets how much this process says from now on, one of `VERBOSITIES`."""
+    _said[0] = word
+
+
+def says(least: str) -> bool:
+    """Whether this process says what is for `least` and above."""
+    return VERBOSITIES.index(_said[0]) >= VERBOSITIES.index(least)
+
+
+def say(line: str, least: str = "normal") -> None:
+    """Prints a line, or several, unless that is more than this process is to say."""
+    if says(least):
+        print(line, flush=True)
 
 
 class Bar:
@@ -49,8 +68,13 @@ class Bar:
         fresh = self.done - self._first
         return (time.monotonic() - self._began) / fresh * (self.total - self.done) if fresh else 0.0
 
-    def say(self, line: str) -> None:
-        """Prints a line that stays."""
+    def say(self, line: str, least: str = "normal") -> None:
+        """Prints a line that stays, unless that is more than this process is to say."""
+        if says(least):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        """Nothing, where there is nothing to be seen."""
 
     @property
     def figures(self) -> str:
@@ -76,7 +100,7 @@ class _Drawn(Bar):
     def show(self) -> None:
         self._progress.update(self._task, completed=self.done, figures=self.figures)
 
-    def say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._progress.console.print(line, highlight=False, markup=False)
 
 
@@ -105,13 +129,19 @@ class _Lines(Bar):
         left = f", {_clock(self.left)} left" if self._first < self.done < self.total else ""
         self.say(f"{self.what} {self.done}/{self.total} in {_clock(self._last - self._began)}{left}  {self.figures}")
 
-    def say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(line.rstrip(), file=self._console.file, flush=True)
 
 
 @contextmanager
 def bar(what: str, total: int, done: int = 0, console: Console | None = None) -> Iterator[Bar]:
-    """A bar on standard error, or in a notebook; elsewhere a line every half minute and one at the end."""
+    """A bar on standard error, or in a notebook; elsewhere a line every half minute and one at the end.
+
+    Nothing of a process that is quiet.
+    """
+    if not says("normal"):
+        yield Bar(what, total, done)
+        return
     console = console or Console(file=sys.stderr)
     notebook = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None  # rich needs it there
     if not (console.is_terminal or notebook):

@@ -52,6 +52,14 @@ class IncompleteData:
         """Shape of one item."""
         return tuple(self.values.shape[1:])
 
+    def first(self, count: int) -> IncompleteData:
+        """The first `count` items, or itself if there are no more."""
+        if count >= len(self):
+            return self
+        labels = None if self.labels is None else self.labels[:count]
+        groups = None if self.groups is None else self.groups.tolist()
+        return IncompleteData(self.values[:count], self.observed[:count], labels, groups)
+
     def batch(self, index: Tensor) -> Incomplete:
         """The items at `index` (B,), int64; their numbers go with them and key their random numbers."""
         if index.dtype != torch.int64 or index.dim() != 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -55,6 +56,10 @@ class Data:
             raise InputError(
                 f"labels of {self.name!r} are {seen}; give one int64 for each of {len(self.values)} {self.kind}"
             )
+
+    def at(self, rows: Tensor) -> Self:
+        """The items at `rows` (n,), int64."""
+        return replace(self, values=self.values[rows], labels=None if self.labels is None else self.labels[rows])
 
     def __len__(self) -> int:
         return len(self.values)

@@ -15,17 +15,26 @@ CONFIG = "config.yaml"
 """The settings that a run was made with."""
 CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
-MACHINE = ("threads", "device", "devices", "precision", "accumulate")
-"""Settings that say what a run is computed on; they do not change what it is."""
+LATEST = "latest"
+"""Stands for the newest training, where a checkpoint is asked for."""
+OUTPUTS = Path("outputs")
+"""Where runs go unless they are told otherwise."""
+MACHINE = ("threads", "device", "devices", "precision", "accumulate", "verbosity")
+"""Settings that say what a run is computed on, and what it says meanwhile; they do not change what it is."""
 _PREPARED = {".hydra", CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
 _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 
 
 def save_config(run_dir: str | Path, cfg: dict[str, Any]) -> Path:
     """Saves the settings of a run in its folder; the folder's own name is left out, so that it may be moved."""
-    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "given")}
-    text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+    text = as_text(cfg)
     return atomic.write(Path(run_dir) / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def as_text(cfg: dict[str, Any]) -> str:
+    """The settings of a run in YAML, without the name of its folder."""
+    kept = {key: value for key, value in cfg.items() if key not in ("run_dir", "given")}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
 
 
 def load_config(run_dir: str | Path) -> dict[str, Any]:
@@ -49,8 +58,11 @@ def essence(cfg: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint file that `path`, a run folder or the file itself, stands for; raises `InputError` if none."""
-    given = Path(path).expanduser()
+    """The checkpoint file that `path` stands for: a run folder, the file itself, or `latest`, the newest training.
+
+    Raises `InputError` if there is none.
+    """
+    given = named(path)
     if given.is_file():
         return given
     if not given.is_dir():
@@ -60,6 +72,20 @@ def find_checkpoint(path: str | Path) -> Path:
     runs = sorted(given.glob(f"*/{CHECKPOINT}"), key=lambda found: found.stat().st_mtime)
     hint = f"; did you mean {str(runs[-1].parent)!r}?" if runs else ", so it is not the folder of a trained flow"
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
+
+
+def named(path: str | Path) -> Path:
+    """The folder of the newest training below `outputs` for `latest`, unless something is called so; else `path`.
+
+    Raises `InputError` if there is none.
+    """
+    given = Path(path).expanduser()
+    if str(path) != LATEST or given.exists():
+        return given
+    found = list(OUTPUTS.rglob(CHECKPOINT))
+    if not found:
+        raise InputError(f"latest: there is no training below {str(OUTPUTS.absolute())!r}; give its folder")
+    return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 def discard_if_empty(run_dir: str | Path) -> None:

@@ -15,16 +15,19 @@ from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.masks import any_masks
-from viscos.inference import Objective, impute
+from viscos.inference import Completions, Objective, impute
+from viscos.train.completed import ROWS, CompletedData
 from viscos.train.devices import Devices
-from viscos.train.loss import Figures, Pairs
+from viscos.train.invertible import check_invertible
+from viscos.train.loss import Figures
 from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan
-from viscos.train.trainer import Report, Trainer, check_invertible
+from viscos.train.trainer import Report, Trainer
+from viscos.train.validation import flow_loss, held_out_error, posterior_loss
 
-_ROWS = 500  # items that are completed, or whose latents are found, together
+_FORMER = {"completing": "prediction"}  # names of phases in older checkpoints
 _LATENTS = 10_000  # items whose latents teach the posterior in one phase
 
 
@@ -40,17 +43,22 @@ class PhasedTrainer(Trainer):
     """
 
     def __init__(
-        self, model: Model, data: IncompleteData, objective: Objective, plan: Plan, devices: Devices | None = None
+        self,
+        model: Model,
+        data: IncompleteData,
+        objective: Objective,
+        plan: Plan,
+        devices: Devices | None = None,
+        held_back: int = 0,
     ) -> None:
-        super().__init__(model, data, objective, plan, devices)
-        self.completed = data.values.clone()
-        """Completions (N, …); NaN where there is none yet."""
-        self.drawn = data.observed.flatten(1).all(1)
-        """Which of them the flow has drawn, and complete items (N,), bool."""
+        super().__init__(model, data, objective, plan, devices, held_back)
+        self.completions = CompletedData(data)
+        self.completed, self.drawn = self.completions.values, self.completions.drawn
         self._items = torch.arange(0)
         self._shuffled: tuple[int, int, Tensor] | None = None
         self._entered = -1
         self._latents: tuple[Tensor, Tensor, Tensor] | None = None
+        self._latents_held_back: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def phase(self) -> Phase:
@@ -71,7 +79,7 @@ class PhasedTrainer(Trainer):
 
     def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
         """Trains as a trainer does; what counts as an epoch is as many steps as one has, whatever the phase."""
-        per_epoch = self.plan.steps_per_epoch(len(self.data))
+        per_epoch = self.plan.steps_per_epoch(self.items)
         while self.step < self.total:
             number, within = self.plan.place(self.step)
             self._enter(number, within)
@@ -79,8 +87,7 @@ class PhasedTrainer(Trainer):
             report = self._redraw(phase, within) if phase.name == "redrawing" else self._learn(number, within)
             report = replace(report, phase=phase, within=within)
             self.step += 1
-            if within + 1 == phase.steps:
-                self._leave()
+            report = self._judged(report, within + 1, phase.steps)
             if self.step % per_epoch == 0 or self.step == self.total:
                 self.certify()
                 epoch_end(self.step // per_epoch)
@@ -90,22 +97,48 @@ class PhasedTrainer(Trainer):
         """Prepares a phase, at its beginning or in its middle."""
         if number == self._entered:
             return
-        self._entered, self._latents = number, None
+        self._entered, self._latents, self._latents_held_back = number, None, None
         phase = self.plan.phases[number]
         if within == 0:
             self.optimizer.state.clear()
         self.model.train()
         self._items = self._rows(phase)
         if phase.name in ("flow", "posterior"):
-            self._predict(self._items)
+            self._predict(torch.cat([self._items, self._held_back]))
         if phase.name == "posterior":
             self._latents = self._pairs(number, self._items)
+            held_back = self._completed(phase)
+            self._latents_held_back = self._pairs(number, held_back) if len(held_back) else None
 
-    def _leave(self) -> None:
-        """Takes the averaged parameters over."""
+    def _leave(self, phase: Phase | None, within: int) -> None:
+        """Takes the averaged parameters over, or the best ones."""
         if self.average is not None:
             self.model.load_state_dict(self.result().state_dict())
+        super()._leave(phase, within)
         check_invertible(self.model.flow)
+
+    def _validate(self, model: Model, phase: Phase | None) -> Figures:
+        """Measures what the phase is about; nothing while completions are drawn, or where no item held back has one."""
+        assert phase is not None
+        if phase.name == "bound":
+            return super()._validate(model, phase)
+        if phase.name == "prediction":
+            batch = self.data.batch(self._held_back).to(self.devices.device)
+            return held_out_error(model, batch, self.plan.seed, self.data.groups)
+        if phase.name == "flow" and len(rows := self._completed(phase)):
+            values = self._blurred(rows, generator(self.plan.seed, "validation noise"))
+            return flow_loss(model, values.to(self.devices.device), self.plan.seed)
+        if phase.name == "posterior" and self._latents_held_back is not None:
+            index, values, latents = self._latents_held_back
+            masks = self._masks(index, generator(self.plan.seed, "validation masks"))
+            batch = incomplete(values, masks, index).to(self.devices.device)
+            return posterior_loss(model, batch, latents.to(self.devices.device))
+        return {}
+
+    def _completed(self, phase: Phase) -> Tensor:
+        """The items held back that have completions such as a phase learns from (n,)."""
+        rows = self._held_back
+        return rows[self.drawn[rows]] if phase.round else rows
 
     def _rows(self, phase: Phase) -> Tensor:
         """The items that a phase learns from (n,): all at first, and after a redrawing what has been drawn so far.
@@ -113,7 +146,7 @@ class PhasedTrainer(Trainer):
         An item whose solves have failed so far has a prediction only, a mean, which would teach the flow to blur.
         """
         if phase.round == 0:
-            return torch.arange(len(self.data))
+            return torch.arange(self.items)
         rows = torch.cat([self._chosen(k) for k in range(1, phase.round + 1)]).unique()
         drawn = rows[self.drawn[rows]]
         if phase.name != "redrawing" and not len(drawn):
@@ -125,26 +158,26 @@ class PhasedTrainer(Trainer):
 
     def _chosen(self, round: int) -> Tensor:
         """The items that are completed anew in a round (n,)."""
-        return epoch_order(len(self.data), self.plan.seed, -round)[: self.plan.redraw]
+        return epoch_order(self.items, self.plan.seed, -round)[: self.plan.redraw]
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def _learn(self, number: int, within: int) -> Report:
         phase = self.plan.phases[number]
-        if phase.name in ("completing", "bound"):
-            rows = self._order(self._items, number, within)
-            batch = self._seen(self.data.batch(rows)).to(self.devices.device)
-            bound = phase.name == "bound"
-            return self._descend(batch, self._gradients if bound else self._holdout_gradient)
+        if phase.name in ("prediction", "bound"):
+            batch = self._seen(self.data.batch(self._order(self._items, number, within))).to(self.devices.device)
+            if phase.name == "bound":
+                return self._descend(batch, self._gradients)
+            return self._descend(batch, lambda batch: self.gradients.held_out(batch, self.step))
         if phase.name == "flow":
             batch = self._whole(self._order(self._items, number, within))
-            return self._descend(batch, lambda batch: self._gradient(batch, complete=True))
+            return self._descend(batch, lambda batch: self.gradients.joint(batch, self.step, complete=True))
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
         index, values, latents = (part[rows] for part in self._latents)
         labels = None if self.data.labels is None else self.data.labels[index]
-        batch = incomplete(values, self._masks(index), index, labels)
-        return self._descend(batch.to(self.devices.device), lambda batch: self._regress(batch, latents))
+        batch = incomplete(values, self._masks(index, generator(self.plan.seed, "teach", self.step)), index, labels)
+        return self._descend(batch.to(self.devices.device), lambda batch: self.gradients.regression(batch, latents))
 
     def _order(self, rows: Tensor, number: int, within: int) -> Tensor:
         """Those of `rows` that step `within` of phase `number` sees."""
@@ -172,70 +205,57 @@ class PhasedTrainer(Trainer):
             return None
         return ~self.data.observed[rows] & self.drawn[rows].view(-1, *[1] * len(self.data.shape))
 
-    def _masks(self, rows: Tensor) -> Tensor:
+    def _masks(self, rows: Tensor, g: torch.Generator) -> Tensor:
         """Fresh masks for items (B, …): those of other items, or of every kind."""
-        g = generator(self.plan.seed, "teach", self.step)
         if self.plan.masks == "any":
             observed = any_masks(self.data.shape, len(rows), g)
             return observed if self.data.groups is None else observed[:, self.data.groups]
-        return self.data.observed[torch.randint(len(self.data), (len(rows),), generator=g)]
-
-    def _regress(self, batch: Incomplete, latents: Tensor) -> Figures:
-        """Leaves the gradient of −log q(x^H | y^O) an entry; returns that, over the whole batch."""
-        hidden = max(1, int(batch.hidden.sum()))
-        share = self._has_share(len(batch))
-        weight = self.devices.world_size / hidden if share else 0.0
-        latents = latents.to(batch.values.device)
-        item = self.devices.world_size / len(batch) if share else 0.0
-        records = self._backward([Pairs(batch.select(r), latents[r], weight, item) for r in self._shares(len(batch))])
-        mine = [sum(r[key] for r in records) if share else 0.0 for key in ("nll", "hits")]
-        nll, hits = map(sum, zip(*self.devices.gather_rows(mine), strict=True))
-        known = self.model.latent_classifier is not None and batch.label is not None
-        return {"nll": nll / hidden} | ({"accuracy_latents": hits / len(batch)} if known else {})
+        return self.data.observed[torch.randint(self.items, (len(rows),), generator=g)]
 
     # -- completions ---------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _predict(self, rows: Tensor) -> None:
-        """Completes those of `rows` that have no completion yet, by the inference network.
-
-        Always in the same company, so that a run that was resumed has the same completions bit for bit.
-        """
-        needed = torch.zeros_like(self.drawn)
-        needed[rows] = ~self.drawn[rows] & self.completed[rows].isnan().flatten(1).any(1)
-        network = self.model.posterior
-        for part in torch.arange(len(needed)).split(_ROWS):
-            if not bool(needed[part].any()):
-                continue
-            assert network is not None
-            batch, left = self.data.batch(part), needed[part]
-            predicted = network.predict(batch.to(self.devices.device)).to(batch.values.device)
-            completed = torch.where(batch.observed, batch.values, self._sane(predicted))
-            self.completed[part[left]] = completed[left]
-
-    def _sane(self, values: Tensor) -> Tensor:
-        """The values, those of images within the range that pixels have."""
-        return values.clamp(0, 1) if values.dim() == 4 else values
+        """Completes those of `rows` that have no completion yet, by the inference network."""
+        self.completions.predict(rows, self.model.posterior, self.devices.device)
 
     @torch.no_grad()
     def _pairs(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Items (n,), their noisy completions and the latents of these (n, …)."""
         g = generator(self.plan.seed, "pairs", number)
         rows = rows[torch.randperm(len(rows), generator=g)[:_LATENTS]]
+        values = self._blurred(rows, g)
+        device = self.devices.device
+        latents = [self.model.flow.to_latent(part.to(device)).to(values.device) for part in values.split(ROWS)]
+        return rows, values, torch.cat(latents)
+
+    def _blurred(self, rows: Tensor, g: torch.Generator) -> Tensor:
+        """Completions of items with the noise of training (n, …)."""
         every = self.completed[rows]
         whole = Incomplete(every, torch.ones_like(every, dtype=torch.bool), rows)
         values = noisy(whole, self.plan.noise, self.plan.levels, g).values
-        if (noisy_already := self._carry_noise(rows)) is not None:
-            values = torch.where(noisy_already, every, values)
-        device = self.devices.device
-        latents = [self.model.flow.to_latent(part.to(device)).to(values.device) for part in values.split(_ROWS)]
-        return rows, values, torch.cat(latents)
+        noisy_already = self._carry_noise(rows)
+        return values if noisy_already is None else torch.where(noisy_already, every, values)
 
     @torch.no_grad()
     def _redraw(self, phase: Phase, within: int) -> Report:
-        """Draws completions of some items; those whose solve fails keep what they had."""
+        """Draws completions of some items, and at first of those that are held back."""
         size = self.plan.batch_size
         rows = self._chosen(phase.round)[within * size : (within + 1) * size]
+        if within == 0 and self.validation is not None:
+            for part in self._held_back.split(size):
+                self._draw(part, phase.round)
+        done = self._draw(rows, phase.round)
+        solution = done.solution
+        solver = {
+            "evaluations": float(solution.evaluations.mean()),
+            "fallback": float(solution.fallback.double().mean()),
+            "failed": float((~done.ok[0]).double().mean()),
+        }
+        epoch = self.step // self.plan.steps_per_epoch(self.items)
+        return Report(self.step, epoch, {}, solver, self.data.batch(rows))
+
+    def _draw(self, rows: Tensor, round: int) -> Completions:
+        """Completes items by a draw of the flow each; those whose solve fails keep what they had."""
         batch, posterior = self.data.batch(rows), self.model.posterior
         assert posterior is not None
         done = impute(
@@ -243,20 +263,11 @@ class PhasedTrainer(Trainer):
             posterior,
             batch.to(self.devices.device),
             self.objective.solver,
-            seed=generator(self.plan.seed, "redraw", phase.round).initial_seed(),
+            seed=generator(self.plan.seed, "redraw", round).initial_seed(),
             noise=0.0 if self.plan.noise == "uniform" else float(self.plan.noise),
         )
-        ok = done.ok[0].to(rows.device)
-        values = done.draws[0].to(batch.values.device)[ok]
-        self.completed[rows[ok]] = torch.where(batch.observed[ok], batch.values[ok], self._sane(values))
-        self.drawn[rows[ok]] = True
-        solution = done.solution
-        solver = {
-            "evaluations": float(solution.evaluations.mean()),
-            "fallback": float(solution.fallback.double().mean()),
-            "failed": float((~ok).double().mean()),
-        }
-        return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), {}, solver, batch)
+        self.completions.take(rows, done)
+        return done
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -270,7 +281,8 @@ class PhasedTrainer(Trainer):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes over what `state` gave; raises `InputError` if that was of another plan."""
-        if state.get("phases") != [[phase.name, phase.steps] for phase in self.plan.phases]:
+        saved = [[_FORMER.get(name, name), steps] for name, steps in state.get("phases", ())]
+        if saved != [[phase.name, phase.steps] for phase in self.plan.phases]:
             raise InputError(
                 "this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps"
             )

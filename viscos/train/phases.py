@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-NAMES = ("completing", "flow", "posterior", "redrawing", "bound")
-"""`completing`: held-out entries teach the inference network to complete. `flow`: the flow learns from complete items,
+NAMES = ("prediction", "flow", "posterior", "redrawing", "bound")
+"""`prediction`: held-out entries teach the inference network to predict. `flow`: the flow learns from complete items,
 or from completions. `posterior`: q learns from pairs of masked items and their latents. `redrawing`: completions are
 drawn anew. `bound`: all learn from the bound."""
 
@@ -35,15 +35,15 @@ def on_complete_data(steps: int) -> tuple[Phase, ...]:
 
 
 def on_incomplete_data(
-    steps: int, *, completing: int, rounds: int, redrawing: int, bound: bool = False
+    steps: int, *, prediction: int, rounds: int, redrawing: int, bound: bool = False
 ) -> tuple[Phase, ...]:
-    """Monte-Carlo expectation–maximisation (Wei and Tanner, 1990) after a start from the network's own completions.
+    """Monte-Carlo expectation–maximisation (Wei and Tanner, 1990) after a start from the network's own predictions.
 
     `steps` for the flow at first and half as many in each of the `rounds`, in which `redrawing` batches of items are
     completed anew; the posterior has half of the flow's steps each time, and the bound, if asked for, in the end too.
     """
     half, quarter = math.ceil(steps / 2), math.ceil(steps / 4)
-    phases = [Phase("completing", completing), Phase("flow", steps), Phase("posterior", half)]
+    phases = [Phase("prediction", prediction), Phase("flow", steps), Phase("posterior", half)]
     for k in range(1, rounds + 1):
         phases.append(Phase("redrawing", redrawing, round=k))
         phases += [Phase("flow", half, 0.5, k), Phase("posterior", quarter, 0.5, k)]

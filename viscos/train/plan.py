@@ -51,6 +51,8 @@ class Plan:
     """What the inference network is taught under: `own`, the masks of the training data, or `any`, see `any_masks`."""
     redraw: int = 10_000
     """Items that are completed anew in a round, at most."""
+    patience: int | None = None
+    """Measurements of held-back items in a row without a better one that end a phase, or the training; None: no end."""
     seed: int = 0
 
     def __post_init__(self) -> None:

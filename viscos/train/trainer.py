@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,19 +12,20 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
-from viscos.core.rng import RowGenerator, generator
+from viscos.core.rng import generator
 from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
-from viscos.flows import Flow
 from viscos.inference import Objective
-from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
-from viscos.train.loss import Figures, HeldOut, Loss, Pairs, Part, merged
+from viscos.train.gradients import Gradients
+from viscos.train.invertible import check_invertible
+from viscos.train.loss import Figures, Loss
 from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan
+from viscos.train.validation import ITEMS, Validation, bound_loss, held_out_error, loss_of
 
 _HOPELESS = 20  # steps in a row without a single solved item after which a run is given up
 _LOSS = ("matching", "nll", "holdout", "cross_entropy", "accuracy", "accuracy_latents")
@@ -45,6 +45,8 @@ class Report:
     """What is being learnt, where the plan has phases."""
     within: int = 0
     """Number of the step in its phase."""
+    validation: dict[str, float] = field(default_factory=dict)
+    """What was measured after the step of items that are held back; the first figure is the one that counts."""
 
 
 class Trainer:
@@ -53,12 +55,24 @@ class Trainer:
     A step's numbers are those of its whole batch, however many devices and micro-batches share it; so is its gradient,
     that of the mean over the items of the batch that were solved. The one difference is the classifier's batch
     normalisation and dropout, whose batch is what it sees at once.
+
+    The last `held_back` items teach nothing: they are measured as the training goes, and it ends in the model that
+    was best on them (`viscos.train.validation`).
     """
 
     def __init__(
-        self, model: Model, data: IncompleteData, objective: Objective, plan: Plan, devices: Devices | None = None
+        self,
+        model: Model,
+        data: IncompleteData,
+        objective: Objective,
+        plan: Plan,
+        devices: Devices | None = None,
+        held_back: int = 0,
     ) -> None:
         self.model, self.data, self.objective = model, data, objective
+        self.items = len(data) - held_back
+        """Those that are learnt from, the first of `data`."""
+        self.validation = Validation(plan.patience) if held_back else None
         self.plan = plan if model.holds_out else replace(plan, pretrain=0)  # there is nothing to teach beforehand
         self.devices = devices or OneDevice(next(model.parameters()).device)
         self.optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate, betas=(0.9, 0.99))
@@ -68,24 +82,26 @@ class Trainer:
         self._loss: Any
         self._stepper: Any
         self._loss, self._stepper = self.devices.setup(Loss(model, objective), self.optimizer)
+        self.gradients = Gradients(model, self._loss, self.plan, self.devices, data.groups)
         self.step = 0
         self._wasted = 0
 
     @property
     def total(self) -> int:
         """Steps in the whole plan."""
-        return self.plan.total(len(self.data))
+        return self.plan.total(self.items)
 
     def run(self, after: Callable[[Report], None], epoch_end: Callable[[int], None]) -> None:
         """Trains from where it stands to the end; calls `epoch_end` after each epoch, and `after` each step.
 
         The step is whole when either is called: they may save the state, and end the run by an exception.
         """
-        per_epoch = self.plan.steps_per_epoch(len(self.data))
+        per_epoch = self.plan.steps_per_epoch(self.items)
         self.model.train()
         for batch in self._remaining():
             report = self._advance(batch)
             self.step += 1
+            report = self._judged(report, self.step, self.total)
             if self.step % per_epoch == 0 or self.step == self.total:
                 self.certify()
                 epoch_end(self.step // per_epoch)
@@ -110,11 +126,65 @@ class Trainer:
         """Whether `flag` is set in any of the processes; every one must ask."""
         return any(row[0] > 0 for row in self.devices.gather_rows([float(flag)]))
 
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, report: Report, within: int, steps: int) -> Report:
+        """Measures what is held back, if it is time `within` a phase of so many steps, and ends that early or in time.
+
+        The step has been counted.
+        """
+        if self.validation is not None and self.validation.due(within, steps):
+            report = replace(report, validation=self._measure(report.phase, within))
+        if within == steps or (self.validation is not None and self.validation.over):
+            self.step += steps - within
+            self._leave(report.phase, within)
+        return report
+
+    def _measure(self, phase: Phase | None, within: int) -> Figures:
+        assert self.validation is not None
+        model = self.result().eval()
+        with torch.no_grad():
+            figures = self._validate(model, phase)
+        if not figures:
+            self.model.train()
+            return {}
+        # All processes measure the same, and must come to the same decision.
+        loss = self.devices.gather_rows([loss_of(figures)])[0][0]
+        certified = max(model.flow.lipschitz(), default=0.0) < 1
+        if certified and (phase is not None or within > self.plan.pretrain):  # before, the flow stands still
+            self.validation.take(model, loss, within)
+        self.model.train()
+        return figures
+
+    def _validate(self, model: Model, phase: Phase | None) -> Figures:
+        """What the items that are held back say of a model, without a gradient."""
+        batch, seed = self.data.batch(self._held_back).to(self.devices.device), self.plan.seed
+        if phase is None and self.step <= self.plan.pretrain:
+            return held_out_error(model, batch, seed, self.data.groups)
+        blurred = noisy(batch.to("cpu"), self.plan.noise, self.plan.levels, generator(seed, "validation noise"))
+        figures = bound_loss(model, self.objective, blurred.to(self.devices.device), seed)
+        return figures | held_out_error(model, batch, seed, self.data.groups)
+
+    @property
+    def _held_back(self) -> Tensor:
+        """The items that are measured (n,)."""
+        return torch.arange(self.items, len(self.data))[:ITEMS]
+
+    def _leave(self, phase: Phase | None, within: int) -> None:
+        """Goes on with the best model at the end of a phase, or of the training, after so many steps."""
+        if self.validation is None:
+            return
+        self.validation.finish(self.model, None if phase is None else phase.title, within)
+        if self.average is not None:
+            self.average.restart(self.model)
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
     def _remaining(self) -> Iterator[Incomplete]:
-        per_epoch, size = self.plan.steps_per_epoch(len(self.data)), self.plan.batch_size
+        per_epoch, size = self.plan.steps_per_epoch(self.items), self.plan.batch_size
         while self.step < self.total:
             epoch, within = divmod(self.step, per_epoch)
-            order = epoch_order(len(self.data), self.plan.seed, epoch)
+            order = epoch_order(self.items, self.plan.seed, epoch)
             yield self.data.batch(order[within * size : (within + 1) * size])
 
     def _advance(self, batch: Incomplete) -> Report:
@@ -125,14 +195,14 @@ class Trainer:
         """Leaves the gradient of a step; returns its figures."""
         figures: Figures = {}
         if self.step >= self.plan.pretrain:
-            figures = self._gradient(batch)
+            figures = self.gradients.joint(batch, self.step)
         if self.model.holds_out:
-            figures |= self._holdout_gradient(batch)
+            figures |= self.gradients.held_out(batch, self.step)
         return figures
 
     def _descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Figures]) -> Report:
         """A step of the optimiser along what `gradients` leaves of a batch."""
-        rate = self.plan.rate(self.step, len(self.data))
+        rate = self.plan.rate(self.step, self.items)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
@@ -152,7 +222,7 @@ class Trainer:
         solver = {key: figures[key] for key in _SOLVER if key in figures}
         loss = {key: figures[key] for key in _LOSS if not math.isnan(figures.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
-        return Report(self.step, self.step // self.plan.steps_per_epoch(len(self.data)), loss, solver, batch)
+        return Report(self.step, self.step // self.plan.steps_per_epoch(self.items), loss, solver, batch)
 
     def _clip_gradients(self) -> Tensor:
         """Scales down a gradient that is too long; returns the length that it had.
@@ -190,85 +260,6 @@ class Trainer:
         """The batch moved about, as this step moves it."""
         return augment(batch, self.plan.augment, generator(self.plan.seed, "augment", self.step), holes=holes)
 
-    def _gradient(self, batch: Incomplete, complete: bool = False) -> Figures:
-        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch.
-
-        With `complete`, of a batch without holes from which the flow alone learns.
-        """
-        mine = merged(self._backward(list(self._parts(batch, complete))))
-        rows = self.devices.gather_rows(list(mine.values()))
-        whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
-        if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
-            for p in self.model.parameters():
-                if p.grad is not None:
-                    p.grad.mul_(len(batch) / whole["solved"])
-        return whole
-
-    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Figures]:
-        """Adds the gradient of the parts' losses, summed; returns their figures."""
-        records = []
-        for k, part in enumerate(parts):
-            with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
-                loss, figures = self._loss(part)
-                self.devices.backward(loss)
-            records.append(figures())
-        return records
-
-    def _holdout_gradient(self, batch: Incomplete) -> Figures:
-        """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
-
-        Returns that, and the figures of a classifier that sees what is predicted, over this process's items.
-        """
-        network = self.model.posterior
-        assert network is not None
-        sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", self.step), self.data.groups)
-        count = int((batch.observed & sparser.hidden).sum())
-        if not count:
-            return {"holdout": 0.0}
-        scale = 0.5 * int(batch.hidden.sum()) / len(batch)
-        shares = self._shares(len(batch))
-        total = None
-        if len(batch) > shares[0].stop - shares[0].start:  # a logarithm of a sum: its parts need to know the whole
-            with torch.no_grad():
-                mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))[0]) for r in shares)
-            total = sum(row[0] for row in self.devices.gather_rows([mine if self._has_share(len(batch)) else 0.0]))
-        weight = self.devices.world_size if self._has_share(len(batch)) else 0.0
-        item = weight / len(batch)
-        records = self._backward(
-            [HeldOut(batch.select(r), sparser.select(r), weight * scale, item, total) for r in shares]
-        )
-        errors = sum(record["errors"] for record in records) if total is None else total
-        figures = {"holdout": scale * math.log(max(errors / count, 1e-12))}
-        if all("hits" in record for record in records):
-            items = sum(r.stop - r.start for r in shares)
-            figures["cross_entropy"] = sum(record["cross_entropy"] for record in records) / items
-            figures["accuracy"] = sum(record["hits"] for record in records) / items
-        return figures
-
-    def _has_share(self, size: int) -> bool:
-        """Whether a batch of `size` has an item for this process."""
-        return bool(_shares(size, self.devices.world_size, self.devices.global_rank, 1))
-
-    def _shares(self, size: int) -> list[slice]:
-        """The rows of this process's micro-batches; one that gets none takes part all the same, with no weight."""
-        shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
-        return shares or [slice(0, 1)]
-
-    def _parts(self, batch: Incomplete, complete: bool) -> Iterator[Part]:
-        """This process's share of a batch, in micro-batches."""
-        size, seed = len(batch), self.plan.seed
-        noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", self.step), dtype=batch.values.dtype)
-        weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
-        for rows in self._shares(size):
-            probes = generator(seed, "probe", self.step)
-            yield Part(
-                batch.select(rows),
-                noise[rows].to(batch.values.device),
-                probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
-                weight if self._has_share(size) else 0.0,
-                complete or self.model.posterior is None,
-            )
-
     def _check_progress(self, useful: bool) -> None:
         """Ends a run in which no item gives a gradient any more."""
         self._wasted = 0 if useful else self._wasted + 1
@@ -286,6 +277,8 @@ class Trainer:
             state["trained"] = {name: value for name, value in mine.items() if not torch.equal(value, saved[name])}
         if self.devices.scaler is not None:
             state["scaler"] = self.devices.scaler.state_dict()
+        if self.validation is not None:
+            state["validation"] = self.validation.state()
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -297,26 +290,5 @@ class Trainer:
             self.model.load_state_dict(state["trained"], strict=False)
         if self.devices.scaler is not None and "scaler" in state:
             self.devices.scaler.load_state_dict(state["scaler"])
-
-
-def _shares(size: int, processes: int, rank: int, parts: int) -> list[slice]:
-    """The rows of a batch that process number `rank` computes on, in `parts` parts or fewer."""
-    first, last = size * rank // processes, size * (rank + 1) // processes
-    bounds = [first + (last - first) * k // parts for k in range(parts + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
-
-
-def check_invertible(flow: Flow, attempts: Sequence[int] = (5, 50, 200)) -> None:
-    """Raises `InputError` for a flow that is not certified to be invertible after so many power iterations."""
-    largest = max(flow.lipschitz(), default=0.0)
-    for iterations in attempts:
-        if largest < 1:
-            return
-        flow.renormalize(iterations)
-        largest = max(flow.lipschitz(), default=0.0)
-    if largest < 1:
-        return
-    raise InputError(
-        f"a residual branch has a certified Lipschitz bound of {largest:.3f}, so the flow may not be "
-        "invertible; lower flow.coefficient"
-    )
+        if self.validation is not None:
+            self.validation.load_state(state["validation"])

@@ -15,9 +15,7 @@ from viscos.data.sources.files import Found, Framed, read_items
 from viscos.runs.trained import Saved
 
 
-def images_of(
-    cfg: dict[str, Any], trained: Saved, masks: Masks | None, shape: tuple[int, ...]
-) -> tuple[Found, Tensor]:
+def images_of(cfg: dict[str, Any], trained: Saved, masks: Masks | None, shape: tuple[int, ...]) -> tuple[Found, Tensor]:
     """The images of the setting `input`, and what of them is observed (N, C, H, W), bool.
 
     A mask file is of whole pictures, or of what the model sees, by its size. Other masks are of what the model sees:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from viscos.core.errors import InputError
+from viscos.core.progress import set_verbosity
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Device, processes and threads, and the seed of torch's own generator."""
+    """Device, processes and threads, the seed of torch's own generator, and how much is said."""
 
     device: str
     """`auto`, `cpu`, `cuda` or `cuda:<number>`."""
@@ -21,6 +22,8 @@ class Machine:
     devices: int = 1
     """Processes that share each batch."""
     precision: int | str = 32
+    verbosity: str = "normal"
+    """Of `viscos.core.progress.VERBOSITIES`."""
 
     @classmethod
     def of(cls, cfg: dict[str, Any]) -> Machine:
@@ -29,10 +32,12 @@ class Machine:
         if cfg.get("batch_size", devices * parts) < devices * parts:
             shared = f"devices={devices} times accumulate={parts}"
             raise InputError(f"batch_size={cfg['batch_size']} is less than {shared}; each part of a step needs an item")
-        return cls(cfg["device"], cfg["threads"], cfg["seed"], devices, cfg.get("precision", 32))
+        further = (devices, cfg.get("precision", 32), cfg.get("verbosity", "normal"))
+        return cls(cfg["device"], cfg["threads"], cfg["seed"], *further)
 
     def use(self) -> torch.device:
-        """Sets threads and seed; returns the device. Raises `InputError` if it is not there."""
+        """Sets threads, seed and how much is said; returns the device. Raises `InputError` if it is not there."""
+        set_verbosity(self.verbosity)
         if self.threads:
             torch.set_num_threads(self.threads)
         torch.manual_seed(self.seed)

@@ -21,6 +21,8 @@ def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any
 
     Raises `InputError` for a way of teaching that this flow, or these data, cannot be taught by.
     """
+    if cfg.get("patience") and not cfg.get("validation"):
+        raise InputError("patience ends a training by items that are held back; say how many, e.g. validation=0.1")
     teach = _teach(cfg, matches, hides)
     em = hides and teach != "bound"
     dataset_epochs = cfg["dataset"]["epochs"]
@@ -80,6 +82,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
         phases=_phases(cfg, steps, pretrain, items, hides),
         masks=cfg["teach_masks"],
         redraw=cfg["redraw"],
+        patience=cfg.get("patience"),
         seed=cfg["seed"],
     )
 
@@ -92,7 +95,7 @@ def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: b
         return on_complete_data(steps)
     return on_incomplete_data(
         steps,
-        completing=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
+        prediction=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
         rounds=cfg["rounds"],
         redrawing=min(math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]), cfg["max_steps"] or math.inf),
         bound=cfg["teach"] == "both",

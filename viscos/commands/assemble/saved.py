@@ -20,6 +20,7 @@ from viscos.data.rows import fingerprints
 from viscos.data.vectors import Vectors
 from viscos.imputers import Imputer
 from viscos.runs.trained import Saved, Trained
+from viscos.train.validation import validation_order
 
 S = TypeVar("S", bound=Saved)
 PLACE = ("path", "root", "download")
@@ -111,7 +112,9 @@ def from_training(trained: Saved) -> FromTraining:
         observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
         if observed.shape != train.values.shape:  # a table that has changed
             observed = masks.of(train, "train")
-        return IncompleteData(train.values, observed & train.known, train.labels)
+        order, learnt = validation_order(len(train), trained.cfg.get("validation", 0), trained.cfg["seed"])
+        train, observed = train.at(order), observed[order]
+        return IncompleteData(train.values, observed & train.known, train.labels).first(learnt)
 
     def complete() -> Imputer:
         items, floor = trained.cfg["train_items"], trained.cfg["gaussian_floor"]

@@ -32,6 +32,7 @@ from viscos.runs.trained import read_state, restore_gaussian
 from viscos.train import PhasedTrainer, Trainer
 from viscos.train.devices import Devices
 from viscos.train.model import Model, build_model
+from viscos.train.validation import validation_order
 
 MASKS = "masks_{split}.npz"
 """File of a split's masks in a run folder."""
@@ -55,6 +56,8 @@ class Training:
     """Fingerprints of the training rows of a table (N,)."""
     gaussian: Gaussian
     """Of the observed training entries."""
+    masks: dict[str, Tensor]
+    """Those of each split (N, …), bool, true where observed, in the order of its items."""
     log_every: int
     seed: int
     spent: float
@@ -63,14 +66,14 @@ class Training:
     """A line on settings that were given and have no effect, if there are any."""
 
     @property
-    def masks(self) -> dict[str, Tensor]:
-        """Those of each split, bool, true where observed."""
-        return dict(zip(SPLITS, (self.trainer.data.observed, self.observed), strict=True))
+    def learnt(self) -> IncompleteData:
+        """What the model learns from: the training data without the items of the validation."""
+        return self.trainer.data.first(self.trainer.items)
 
     @property
     def means(self) -> Tensor:
         """The means of the observed training entries (d,), in the precision of a checkpoint."""
-        return observed_mean(self.trainer.data.values, self.trainer.data.observed).float().double()
+        return observed_mean(self.learnt.values, self.learnt.observed).float().double()
 
     def parts(self, model: Model) -> Parts:
         """What the imputers that stand beside the model are made of."""
@@ -78,7 +81,7 @@ class Training:
         known = FromTraining(
             self.means.view(self.test.shape),
             self.gaussian,
-            lambda: self.trainer.data,
+            lambda: self.learnt,
             lambda: complete_gaussian(how.dataset, items, self.scaling, floor),
         )
         return Parts(known, model, how.objective.solver, how.protocol.noise, self.seed, next(model.parameters()).device)
@@ -97,18 +100,21 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
-    scaling = fit_scaling(train, observed)
     rows = remembered(train)
     if rows is not None and state is not None and state.get("rows") is not None:
         if not torch.equal(state["rows"].cpu(), rows):
             raise InputError("the table is another one than the run began with; it cannot go on")
+    saved_masks = dict(zip(SPLITS, (observed, test_observed), strict=True))
+    order, learnt = validation_order(len(train), cfg.get("validation", 0), cfg["seed"])
+    train, observed = train.at(order), observed[order]
+    scaling = fit_scaling(train.at(torch.arange(learnt)), observed[:learnt])
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
     cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
-    gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data, state)
-    trainer = _trainer(cfg, flow, train.classes, data, hides, gaussian, devices, state)
+    gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
+    trainer = _trainer(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
     measuring = Measuring.of(cfg, dataset, trainer.objective)
     measuring.check(flow)
     return Training(
@@ -121,6 +127,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
         scaling,
         rows,
         gaussian,
+        saved_masks,
         cfg["log_every"],
         cfg["seed"],
         0.0 if state is None else state.get("seconds", 0.0),
@@ -169,21 +176,23 @@ def _trainer(
     flow: Flow,
     classes: int,
     data: IncompleteData,
+    learnt: int,
     hides: bool,
     gaussian: Gaussian,
     devices: Devices,
     state: dict[str, Any] | None,
 ) -> Trainer:
-    """What trains, at its beginning or where `state` left it."""
+    """What trains, at its beginning or where `state` left it; from the first `learnt` items of the data."""
     network = None if cfg["teach"] == "none" else cfg["posterior"]
     model = build_model(flow, network, cfg["classifier"], data.shape, classes)
     if state is None:
-        model.prepare(torch.where(data.observed, data.values, 0), data.observed, gaussian)
+        first = data.first(learnt)
+        model.prepare(torch.where(first.observed, first.values, 0), first.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    plan, objective = plan_of(cfg, len(data), hides), objective_of(cfg["solver"], cfg["lad"])
+    plan, objective = plan_of(cfg, learnt, hides), objective_of(cfg["solver"], cfg["lad"])
     made = PhasedTrainer if plan.phases else Trainer
-    trainer = made(model.to(devices.device), data, objective, plan, devices)
+    trainer = made(model.to(devices.device), data, objective, plan, devices, len(data) - learnt)
     if state is not None:
         try:
             trainer.load_state(state["trainer"])

@@ -1,0 +1,130 @@
+"""The gradient of a step, from micro-batches and the shares of several processes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos.core.batch import Incomplete
+from viscos.core.rng import RowGenerator, generator
+from viscos.posteriors.holdout import hold_out, holdout_errors
+from viscos.train.devices import Devices
+from viscos.train.loss import Figures, HeldOut, Pairs, Part, merged
+from viscos.train.model import Model
+from viscos.train.plan import Plan
+
+
+class Gradients:
+    """Leaves gradients in the parameters of `model`; `loss` is `viscos.train.loss.Loss`, wrapped for the devices.
+
+    The random numbers of a step are those of its whole batch, however many devices and micro-batches share it.
+    """
+
+    def __init__(self, model: Model, loss: Any, plan: Plan, devices: Devices, groups: Tensor | None = None) -> None:
+        self.model, self._loss, self.plan, self.devices = model, loss, plan, devices
+        self.groups = groups
+        """Of each entry of a vector: those of a group are held out together."""
+
+    def joint(self, batch: Incomplete, step: int, complete: bool = False) -> Figures:
+        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch.
+
+        With `complete`, of a batch without holes from which the flow alone learns.
+        """
+        mine = merged(self._backward(list(self.parts(batch, step, complete))))
+        rows = self.devices.gather_rows(list(mine.values()))
+        whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
+        if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
+            for p in self.model.parameters():
+                if p.grad is not None:
+                    p.grad.mul_(len(batch) / whole["solved"])
+        return whole
+
+    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Figures]:
+        """Adds the gradient of the parts' losses, summed; returns their figures."""
+        records = []
+        for k, part in enumerate(parts):
+            with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
+                loss, figures = self._loss(part)
+                self.devices.backward(loss)
+            records.append(figures())
+        return records
+
+    def held_out(self, batch: Incomplete, step: int) -> Figures:
+        """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
+
+        Returns that, and the figures of a classifier that sees what is predicted, over this process's items.
+        """
+        network = self.model.posterior
+        assert network is not None
+        sparser = hold_out(batch, network.held_out, generator(self.plan.seed, "holdout", step), self.groups)
+        count = int((batch.observed & sparser.hidden).sum())
+        if not count:
+            return {"holdout": 0.0}
+        scale = 0.5 * int(batch.hidden.sum()) / len(batch)
+        shares = self._shares(len(batch))
+        total = None
+        if len(batch) > shares[0].stop - shares[0].start:  # a logarithm of a sum: its parts need to know the whole
+            with torch.no_grad():
+                mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))[0]) for r in shares)
+            total = sum(row[0] for row in self.devices.gather_rows([mine if self._has_share(len(batch)) else 0.0]))
+        weight = self.devices.world_size if self._has_share(len(batch)) else 0.0
+        item = weight / len(batch)
+        records = self._backward(
+            [HeldOut(batch.select(r), sparser.select(r), weight * scale, item, total) for r in shares]
+        )
+        errors = sum(record["errors"] for record in records) if total is None else total
+        figures = {"holdout": scale * math.log(max(errors / count, 1e-12))}
+        if all("hits" in record for record in records):
+            items = sum(r.stop - r.start for r in shares)
+            figures["cross_entropy"] = sum(record["cross_entropy"] for record in records) / items
+            figures["accuracy"] = sum(record["hits"] for record in records) / items
+        return figures
+
+    def _has_share(self, size: int) -> bool:
+        """Whether a batch of `size` has an item for this process."""
+        return bool(_shares(size, self.devices.world_size, self.devices.global_rank, 1))
+
+    def _shares(self, size: int) -> list[slice]:
+        """The rows of this process's micro-batches; one that gets none takes part all the same, with no weight."""
+        shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
+        return shares or [slice(0, 1)]
+
+    def parts(self, batch: Incomplete, step: int, complete: bool) -> Iterator[Part]:
+        """This process's share of a batch, in micro-batches."""
+        size, seed = len(batch), self.plan.seed
+        noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", step), dtype=batch.values.dtype)
+        weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
+        for rows in self._shares(size):
+            probes = generator(seed, "probe", step)
+            yield Part(
+                batch.select(rows),
+                noise[rows].to(batch.values.device),
+                probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
+                weight if self._has_share(size) else 0.0,
+                complete or self.model.posterior is None,
+            )
+
+    def regression(self, batch: Incomplete, latents: Tensor) -> Figures:
+        """Leaves the gradient of −log q(x^H | y^O) an entry; returns that, over the whole batch."""
+        hidden = max(1, int(batch.hidden.sum()))
+        share = self._has_share(len(batch))
+        weight = self.devices.world_size / hidden if share else 0.0
+        latents = latents.to(batch.values.device)
+        item = self.devices.world_size / len(batch) if share else 0.0
+        records = self._backward([Pairs(batch.select(r), latents[r], weight, item) for r in self._shares(len(batch))])
+        mine = [sum(r[key] for r in records) if share else 0.0 for key in ("nll", "hits")]
+        nll, hits = map(sum, zip(*self.devices.gather_rows(mine), strict=True))
+        known = self.model.latent_classifier is not None and batch.label is not None
+        return {"nll": nll / hidden} | ({"accuracy_latents": hits / len(batch)} if known else {})
+
+
+def _shares(size: int, processes: int, rank: int, parts: int) -> list[slice]:
+    """The rows of a batch that process number `rank` computes on, in `parts` parts or fewer."""
+    first, last = size * rank // processes, size * (rank + 1) // processes
+    bounds = [first + (last - first) * k // parts for k in range(parts + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
