@@ -86,7 +86,7 @@ def measure(
     """A record of `imputers` on `test` under the masks `observed` (N, …), and the first one's completions of the first
     items.
 
-    The record says of each figure how it was computed, and what each imputer cost. All are measured by the same
+    The record says of each number how it was computed, and what each imputer cost. All are measured by the same
     `metrics`, by default `standard_metrics` without an extractor. `progress` gets the number of items done.
     """
     metrics = standard_metrics(test) if metrics is None else metrics
@@ -177,7 +177,7 @@ class _Completion:
             metric.update(imputer, done, truth)
 
     def record(self) -> dict[str, Any]:
-        """The figures and how they were computed; plain."""
+        """The numbers and how they were computed; plain."""
         record: dict[str, Any] = {}
         for metric in self.metrics:
             record |= metric.record()

@@ -116,7 +116,7 @@ def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, coun
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The main figures of a record, a line each, and last what should not be overlooked."""
+    """The main numbers of a record, a line each, and last what should not be overlooked."""
     lines = completions_table(record) + scores_table(record) + costs_table(record)
     if reason := why_no_fid(record):
         lines.append(f"FID                         none: {reason}")

@@ -108,7 +108,7 @@ def _side_by_side(parts: list[Completions]) -> Completions:
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:
-    """The figures and how they were computed; plain."""
+    """The numbers and how they were computed; plain."""
     return {
         "command": "impute",
         "checkpoint": str(job.saved.path),

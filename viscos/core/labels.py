@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TRUTH = "real"
-"""The kind that is no completion: the complete test images, whose figures are the best to hope for."""
+"""The kind that is no completion: the complete test images, whose numbers are the best to hope for."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def say(line: str, least: str = "normal") -> None:
 
 
 class Bar:
-    """How far a loop is, and its figures; `update` takes both, and figures that are not given stay."""
+    """How far a loop is, and what it measures; `update` takes both, and measurements that are not given stay."""
 
     def __init__(self, what: str, total: int, done: int) -> None:
         self.what, self.total, self.done = what, total, done
@@ -78,7 +78,7 @@ class Bar:
 
     @property
     def figures(self) -> str:
-        """The figures in a line."""
+        """The numbers in a line."""
         return "  ".join(f"{name} {value:.3g}" for name, value in self._figures.items())
 
     def show(self) -> None:
@@ -164,7 +164,7 @@ def bar(what: str, total: int, done: int = 0, console: Console | None = None) ->
 
 @contextmanager
 def fitting_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
-    """What shows the progress of a fit: done, total and figures; nothing of one that is over within `patience` seconds.
+    """What shows the progress of a fit: done, total, measurements; nothing of one that is over in `patience` seconds.
 
     Most fits are over before anyone wonders.
     """

@@ -14,7 +14,7 @@ from viscos.flows.flow import Flow
 from viscos.inference import Completions
 
 Progress = Callable[[int, int, dict[str, float]], None]
-"""Gets the number of steps that are done, that of all, and figures. What it raises ends a fit between two steps."""
+"""Gets the steps that are done, how many there are, and measurements. What it raises ends a fit between two steps."""
 
 
 def quiet(done: int, total: int, figures: dict[str, float]) -> None:
@@ -33,7 +33,7 @@ class Imputer:
     draw: Kind | None = None
     """One of its draws; None where it has one completion alone."""
     flow: bool = False
-    """Whether its figures are of the flow that is measured, and stand with it in a table."""
+    """Whether its numbers are of the flow that is measured, and stand with it in a table."""
     fit_seconds: float | None = None
     """What its fit took, where that was noted."""
     passes: int = 1

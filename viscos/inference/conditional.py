@@ -89,7 +89,7 @@ class Conditional(Approximation):
         the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
         best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less. With `decay`
         the rate falls to zero along a cosine. With `progress` there is a bar, in terminals and notebooks; if it is a
-        function, that is called after each step with its number and its figures, `bound` among them when it was looked
+        function, that is called after each step with its number and what it measured, `bound` too when it was looked
         at. Warns if the bound was still rising in the end, if more than a few per cent of the draws fail, and if the
         sign of det G^HH changes over the draws. Calling `fit` again goes on from the posterior as it stands. Returns
         itself.

@@ -21,7 +21,7 @@ from viscos.posteriors import LatentDistribution, PerItem
 from viscos.posteriors.mixture import spread
 
 Progress = Callable[[int, dict[str, float]], None]
-"""Called after each step with its number and its figures."""
+"""Called after each step with its number and what it measured."""
 
 _SHOWN = ("bound", "residual", "failed")
 _JUDGED = 8  # draws of each item by which a fit is judged, of each component of a mixture

@@ -53,7 +53,7 @@ TRIES = 8
 """Most steps with each candidate, from where the one before has led."""
 
 Progress = Callable[[int, dict[str, float]], None]
-"""Called with the number of steps made, and figures."""
+"""Called with the number of steps made, and what was measured."""
 
 
 def em_gaussian(

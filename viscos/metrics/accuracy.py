@@ -54,7 +54,7 @@ class Accuracy:
         return middle - half if self.correct else 0.0, middle + half if self.correct < n else 1.0
 
     def record(self) -> dict[str, Any]:
-        """The figures and how they were computed; plain, and None for what is not known."""
+        """The numbers and how they were computed; plain, and None for what is not known."""
         return {
             "metric": "accuracy",
             "unit": "share of items",

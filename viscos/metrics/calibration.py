@@ -142,7 +142,7 @@ class Scores:
         return Ratio.of(nominal, entries).value
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """The figures by metric, and how they were computed; plain, and None for what is not known."""
+        """The numbers by metric, and how they were computed; plain, and None for what is not known."""
         unit, clamped = self.units.error, ", clamped to [0, 1]" if self.units.clamped else ""
         shared = {
             "items": self.count,

@@ -15,7 +15,7 @@ from viscos.core.errors import InputError
 MNIST_WEIGHTS = Path(__file__).with_name("mnist_extractor.pt")
 """Written by scripts/train_extractor.py."""
 MNIST_SHA256 = "add99d35434f770aff11c4a9729da7e2be928dd9a491ccd461a92cfae1ea0672"
-"""Of that file: figures of different extractors cannot be compared, so another file is refused."""
+"""Of that file: numbers of different extractors cannot be compared, so another file is refused."""
 
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 """Mean and deviation of the colours, by which torchvision's weights want images standardised."""

@@ -20,7 +20,7 @@ from viscos.train.model import Model
 from viscos.train.noise import dequantise
 
 Progress = Callable[[int, dict[str, float]], None]
-"""Gets the number of items done, and figures."""
+"""Gets the number of items done, and what was measured."""
 DEAR_ITEMS = 64
 """Items of which bits per dimension are measured where a log-determinant is dear."""
 

@@ -44,11 +44,11 @@ class Metric:
         """Adds the complete items themselves, where a metric says something of them."""
 
     def record(self) -> dict[str, Any]:
-        """The figures and how they were computed: plain, by metric and by kind of completion."""
+        """The numbers and how they were computed: plain, by metric and by kind of completion."""
         raise NotImplementedError
 
     def so_far(self, kind: str) -> dict[str, float]:
-        """Figures of a kind of completion that progress shows, if there are any."""
+        """Numbers of a kind of completion that progress shows, if there are any."""
         return {}
 
 

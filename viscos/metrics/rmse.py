@@ -109,7 +109,7 @@ class RMSE:
         return {name: known(value) for name, value in zip(self.units.columns, each.tolist(), strict=True)}
 
     def record(self) -> dict[str, Any]:
-        """The figures and how they were computed; plain, and None for what is not known."""
+        """The numbers and how they were computed; plain, and None for what is not known."""
         each, name = self.per_image, "per_image" if self.units.clamped else "per_item"
         columns = {"columns_own_units": self.columns} if self.units.columns else {}
         return {

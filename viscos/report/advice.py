@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 MARGIN = 0.01
-"""Share by which a figure must be behind another's to be worth a line: a flow at its start is the Gaussian itself."""
+"""Share by which a number must be behind another's to be worth a line: a flow at its start is the Gaussian itself."""
 FAILED = 0.02
-"""Share of failed solves above which the figures are of a selection."""
+"""Share of failed solves above which the numbers are of a selection."""
 
 
 FEW = 16

@@ -26,7 +26,7 @@ _FURTHER = (
 
 
 class Log:
-    """Figures and pictures of a run, under `tensorboard/` in its folder.
+    """Numbers and pictures of a run, under `tensorboard/` in its folder.
 
     With `first`, what an earlier part of the run wrote from that step on is void.
     """
@@ -46,7 +46,7 @@ class Log:
             self._writer.close()
 
     def scalars(self, group: str, figures: dict[str, float], step: int) -> None:
-        """Each finite figure under `group/name`."""
+        """Each finite number under `group/name`."""
         for name, value in figures.items():
             if math.isfinite(value):
                 with atomic.writing(self._folder / "events"):

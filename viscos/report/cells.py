@@ -1,4 +1,4 @@
-"""One figure of a table: as it is printed, what it was measured on, and what sets it apart from the others."""
+"""One number of a table: as it is printed, what it was measured on, and what sets it apart from the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from viscos.report.advice import FAILED
 UNPUBLISHED = "unpublished"
 """The network behind the paper's FIDs and accuracies."""
 BY_NETWORK = ("fid", "accuracy_complete")
-"""Figures that a network judges, and that compare only where it is the same one."""
+"""Numbers that a network judges, and that compare only where it is the same one."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, or the mean of those of several seeds."""
+    """A number, or the mean of those of several seeds."""
 
     mean: str
     """As it is printed."""
@@ -34,11 +34,11 @@ class Cell:
 
 
 Entry = tuple[int, float, dict[str, Any]]
-"""The seed of a record, a figure of it, and all that the record says of that figure."""
+"""The seed of a record, one of its numbers, and all that the record says of that."""
 
 
 def cell(spec: Figure, entries: Sequence[Entry], items: int, level: str | None) -> Cell | None:
-    """The figure of a kind of completion at a rate; None of no entries.
+    """The number of a kind of completion at a rate; None of no entries.
 
     `items` is what an entry was measured on that does not say so, `level` the nominal one that the title names.
     """
@@ -57,7 +57,7 @@ def cell(spec: Figure, entries: Sequence[Entry], items: int, level: str | None) 
 
 
 def printed(spec: Figure, text: str, items: int) -> Cell:
-    """A figure of the paper."""
+    """A number of the paper."""
     return Cell(text, items=(items,), network=UNPUBLISHED if spec.key in BY_NETWORK else "")
 
 
@@ -83,7 +83,7 @@ def set_apart(spec: Figure, found: Cell | None, most: int) -> Cell | None:
 def best(spec: Figure, column: Sequence[Cell | None]) -> set[int]:
     """The places of the best cells of a column, as they are printed.
 
-    What has a mark does not compete, and figures that networks judge compete where it is the same network.
+    What has a mark does not compete, and numbers that networks judge compete where it is the same network.
     """
     found, judges = set[int](), {each.network for each in column if each}
     for judge in judges:

@@ -15,7 +15,7 @@ STANDARD = ("rmse", "fid", "accuracy_complete", "energy", "coverage", "spread_sk
 
 
 def completions_table(record: dict[str, Any]) -> list[str]:
-    """Lines of the table: a row for each kind, a column for each figure that is known of any; none if nothing is."""
+    """Lines of the table: a row for each kind, a column for each number that is known of any; none if nothing is."""
     rmse, fid, accuracy = record.get("rmse", {}), _values(record, "fid"), _values(record, "accuracy_complete")
     labels = kinds.labels([record]) | kinds.REAL
     columns = {
@@ -145,7 +145,7 @@ def _each(rmse: dict[str, Any]) -> str:
 
 
 def _per(row: dict[str, Any], figure: str) -> Any:
-    """A figure of an image's, or of another item's, own error."""
+    """A number of an image's, or of another item's, own error."""
     return row.get(f"per_image_{figure}", row.get(f"per_item_{figure}"))
 
 

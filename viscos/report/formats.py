@@ -58,7 +58,7 @@ def latex(tables: tuple[Table, ...], behind: str) -> str:
 
 
 def as_csv(tables: tuple[Table, ...], behind: str) -> str:
-    """One figure a line, with what it is of; empty where there is none. `behind` has no place here."""
+    """One number a line, with what it is of; empty where there is none. `behind` has no place here."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     write(_COLUMNS)
@@ -92,7 +92,7 @@ def _letter(figure: Cell | None, marks: dict[str, str]) -> str:
 
 
 def _compared(table: Table) -> str:
-    """What is bold: figures that different networks judge are not compared."""
+    """What is bold: numbers that different networks judge are not compared."""
     judges = {figure.network for row in table.rows for figure in row.figures if figure and row.competes}
     return "the best in bold" if len(judges) <= 1 else "the best by each network in bold"
 

@@ -1,4 +1,4 @@
-"""What kinds of completions records have figures of, and what they are called."""
+"""What kinds of completions records have numbers of, and what they are called."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ REAL = {known.TRUTH: "the complete test images"}
 LABELS = {kind.key: kind.label for kind in known.KINDS}
 """Of the imputers of this package, by the key of each kind in a record."""
 OF_FLOW = tuple(kind.key for kind in known.OF_FLOW)
-"""Kinds whose figures are of the flow that is measured."""
+"""Kinds whose numbers are of the flow that is measured."""
 UNFITTED = known.UNFITTED_DRAW.key
 """Of completions that a fit began with; trainings have none."""
 DRAWS = (known.DRAW.key, known.GAUSSIAN_DRAW.key)
 
 
 def labels(records: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The label of each kind that `records` may have figures of: of this package's imputers, then of any others."""
+    """The label of each kind that `records` may have numbers of: of this package's imputers, then of any others."""
     found = dict(LABELS)
     for record in records:
         found |= {key: label for key, label in record.get("labels", {}).items() if key not in found}

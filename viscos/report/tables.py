@@ -1,4 +1,4 @@
-"""The paper's tables: its own figures as it prints them, and those of runs, a column for each rate.
+"""The paper's tables: its own numbers as it prints them, and those of runs, a column for each rate.
 
 Runs of another kind of flow have rows of their own. What needs no flow stands there once, unless it differs.
 """
@@ -19,10 +19,10 @@ from viscos.report.cells import Cell
 from viscos.runs.records import Record, families
 
 RowSpec = tuple[str, tuple[str, ...], bool]
-"""The label of a row, the keys of its figure in a record, and whether that is of the flow that is measured."""
+"""The label of a row, the keys of its number in a record, and whether that is of the flow that is measured."""
 
 _FLOW = "viscos"
-"""What the label of a row begins with whose figures are of a flow."""
+"""What the label of a row begins with whose numbers are of a flow."""
 _ALONG = f"{_FLOW}, classifier"
 """The label of the classifier that was trained along, before what it saw is said."""
 _ON_LATENTS = (f"{_ALONG} on latents", ("accuracy_latents", "value"), True)
@@ -35,12 +35,12 @@ _SAW = {
 }
 """What that classifier saw, in a label."""
 _SAME = 1e-3
-"""Share by which figures that need no flow may differ between runs of several flows, by rounding, and be one."""
+"""Share by which numbers that need no flow may differ between runs of several flows, by rounding, and be one."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method, and its figure at each rate; None where there is none."""
+    """A method, and its number at each rate; None where there is none."""
 
     method: str
     of_paper: bool
@@ -95,7 +95,7 @@ def provenance(records: list[Record]) -> str:
 
 @cache
 def paper_figures() -> dict[str, Any]:
-    """The paper's figures."""
+    """The paper's numbers."""
     return yaml.safe_load(files("viscos.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
 
 
@@ -137,7 +137,7 @@ def _run_rows(spec: Figure, rates: tuple[float, ...], records: list[Record]) -> 
 
 
 def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
-    """A row for each kind of completion that has such a figure."""
+    """A row for each kind of completion that has such a number."""
     if spec.of == "model":
         beside = spec.key == "accuracy" and any(record.entry("accuracy_latents") for record in records)
         return [(_ALONG, (spec.key, spec.value), True), *([_ON_LATENTS] if beside else [])]
@@ -150,7 +150,7 @@ def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
 
 
 def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
-    """The label of each row that is not the paper's, the keys of its figures, and the records that they are from."""
+    """The label of each row that is not the paper's, the keys of its numbers, and the records that they are from."""
     flows, rows = families(records), _row_specs(spec, records)
     if len(flows) == 1:
         return [(_said(label, records), keys, records) for label, keys, _ in rows]
@@ -176,7 +176,7 @@ def _said(label: str, records: list[Record]) -> str:
 
 
 def _shared(records: list[Record], keys: tuple[str, ...]) -> list[Record] | None:
-    """A record for each rate and seed, if all that have the figure under `keys` agree about it; else None."""
+    """A record for each rate and seed, if all that have the number under `keys` agree about it; else None."""
     found: dict[tuple[float, int], Record] = {}
     for record in records:
         if (value := record.value(*keys)) is None:

@@ -25,7 +25,7 @@ _FLOWS = {
 }
 """What flows are called in a table."""
 _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
-"""Settings in which the runs of one table differ, or which change no figure."""
+"""Settings in which the runs of one table differ, or which change no number."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Record:
         return "prediction" if "network" in said or config.get("posterior", {}).get("held_out") else "draws"
 
     def value(self, *keys: str) -> float | None:
-        """The figure under nested keys; None where the record lacks it."""
+        """The number under nested keys; None where the record lacks it."""
         *path, last = keys
         value = self.entry(*path).get(last)
         return None if value is None else float(value)
@@ -179,7 +179,7 @@ def _names(records: list[Record]) -> str:
 
 
 def _entry(record: Record, metric: str, key: str) -> Any:
-    """What every figure of a metric says under `key`; None where none was measured."""
+    """What every number of a metric says under `key`; None where none was measured."""
     each = [entry for entry in record.figures.get(metric, {}).values() if isinstance(entry, dict)]
     return next((entry[key] for entry in each if key in entry), None)
 

@@ -31,7 +31,7 @@ class Gradients:
         """Of each entry of a vector: those of a group are held out together."""
 
     def joint(self, batch: Incomplete, step: int, complete: bool = False) -> Figures:
-        """Leaves the gradient of the mean over the batch's solved items; returns the figures of the batch.
+        """Leaves the gradient of the mean over the batch's solved items; returns the numbers of the batch.
 
         With `complete`, of a batch without holes from which the flow alone learns.
         """
@@ -45,7 +45,7 @@ class Gradients:
         return whole
 
     def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Figures]:
-        """Adds the gradient of the parts' losses, summed; returns their figures."""
+        """Adds the gradient of the parts' losses, summed; returns their numbers."""
         records = []
         for k, part in enumerate(parts):
             with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
@@ -57,7 +57,7 @@ class Gradients:
     def held_out(self, batch: Incomplete, step: int) -> Figures:
         """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
 
-        Returns that, and the figures of a classifier that sees what is predicted, over this process's items.
+        Returns that, and the numbers of a classifier that sees what is predicted, over this process's items.
         """
         network = self.model.posterior
         assert network is not None

@@ -18,7 +18,7 @@ from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
 
 Figures = dict[str, float]
-_Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Figures]]  # x, y, log-densities, whether solved, figures
+_Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Figures]]  # x, y, log-densities, whether solved, numbers
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Loss(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(self, part: Part | HeldOut | Pairs) -> tuple[Tensor, Callable[[], Figures]]:
-        """The weighted sum, and its figures, to be read after the backward pass, which solves too."""
+        """The weighted sum, and its numbers, to be read after the backward pass, which solves too."""
         if isinstance(part, HeldOut):
             return self._held_out(part)
         if isinstance(part, Pairs):
@@ -162,10 +162,10 @@ _CLASSIFIER = ("cross_entropy", "accuracy", "accuracy_latents")
 
 
 def merged(records: Sequence[Figures]) -> Figures:
-    """The figures of several parts as those of the whole.
+    """The numbers of several parts as those of the whole.
 
     Counts add up, of the residuals the largest stays, and the rest are means: the classifier's over solved items, the
-    solver's over all. NaN stands for a figure that a part does not have.
+    solver's over all. NaN stands for a number that a part does not have.
     """
     whole: Figures = {}
     for key in records[0]:

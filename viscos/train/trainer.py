@@ -34,7 +34,7 @@ _SOLVER = ("evaluations", "residual", "fallback", "failed", "products")
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one step."""
+    """The numbers of one step."""
 
     step: int
     epoch: int
@@ -46,7 +46,7 @@ class Report:
     within: int = 0
     """Number of the step in its phase."""
     validation: dict[str, float] = field(default_factory=dict)
-    """What was measured after the step of items that are held back; the first figure is the one that counts."""
+    """What was measured after the step of items that are held back; the first number is the one that counts."""
 
 
 class Trainer:
@@ -192,7 +192,7 @@ class Trainer:
         return self._descend(batch, self._gradients)
 
     def _gradients(self, batch: Incomplete) -> Figures:
-        """Leaves the gradient of a step; returns its figures."""
+        """Leaves the gradient of a step; returns its numbers."""
         figures: Figures = {}
         if self.step >= self.plan.pretrain:
             figures = self.gradients.joint(batch, self.step)
