@@ -238,6 +238,8 @@ RULES: dict[str, Rule] = {
     "imputer.alpha": number(0),
     "imputer.learning_rate": number(0, inside=True),
     "imputer.prior": number(0),
+    "imputer.sigma": number(0, inside=True),
+    "imputer.resample": number(0, 1),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,13 +20,23 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
 class ItemGenerators:
     """A generator for each row of a batch of K·B draws, keyed by (seed, item, draw, key), from draw `first` on.
 
-    Probes that it gives make an item's optimisation independent of the batch that it stands in.
+    Probes that it gives make an item's optimisation independent of the batch that it stands in. They are made when they
+    are asked for: many a flow knows its log-determinant without.
     """
 
     def __init__(self, seed: int, index: Tensor, draws: int, key: int, first: int = 0) -> None:
-        numbers = range(first, first + draws)
-        self.rows = [generator(seed, "probe", item, k, key) for k in numbers for item in index.tolist()]
-        self.shared = generator(seed, "probe", key)
+        self._seed, self._index, self._numbers, self._key = seed, index, range(first, first + draws), key
+
+    @cached_property
+    def rows(self) -> list[torch.Generator]:
+        """One for each draw and item, draws in the outer axis."""
+        items = self._index.tolist()
+        return [generator(self._seed, "probe", item, k, self._key) for k in self._numbers for item in items]
+
+    @cached_property
+    def shared(self) -> torch.Generator:
+        """What the rows have in common."""
+        return generator(self._seed, "probe", self._key)
 
     def select(self, rows: Tensor) -> ItemGenerators:
         """Those of some rows, which go on from where they are."""

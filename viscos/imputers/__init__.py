@@ -22,6 +22,7 @@ from viscos.imputers.mean import MeanImputer as MeanImputer
 from viscos.imputers.median import MedianImputer as MedianImputer
 from viscos.imputers.neighbours import NeighboursImputer as NeighboursImputer
 from viscos.imputers.network import NetworkImputer as NetworkImputer
+from viscos.imputers.plmcmc import PLMCMCImputer as PLMCMCImputer
 from viscos.imputers.viscos import FlowImputer as FlowImputer
 from viscos.imputers.viscos import UnfittedImputer as UnfittedImputer
 
