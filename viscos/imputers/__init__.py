@@ -1,6 +1,7 @@
 """What completes items with holes: flows, and what needs none, behind one interface."""
 
 from viscos.imputers.cost import Cost as Cost
+from viscos.imputers.diffputer import DiffPuterImputer as DiffPuterImputer
 from viscos.imputers.forest import ForestImputer as ForestImputer
 from viscos.imputers.gaussian import CompleteGaussianImputer as CompleteGaussianImputer
 from viscos.imputers.gaussian import GaussianImputer as GaussianImputer
@@ -18,8 +19,10 @@ from viscos.imputers.imputer import Progress as Progress
 from viscos.imputers.imputer import kinds_of as kinds_of
 from viscos.imputers.imputer import quiet as quiet
 from viscos.imputers.iterative import IterativeImputer as IterativeImputer
+from viscos.imputers.mcflow import MCFlowImputer as MCFlowImputer
 from viscos.imputers.mean import MeanImputer as MeanImputer
 from viscos.imputers.median import MedianImputer as MedianImputer
+from viscos.imputers.misgan import MisGANImputer as MisGANImputer
 from viscos.imputers.neighbours import NeighboursImputer as NeighboursImputer
 from viscos.imputers.network import NetworkImputer as NetworkImputer
 from viscos.imputers.plmcmc import PLMCMCImputer as PLMCMCImputer
@@ -34,7 +37,15 @@ STANDARD: tuple[type[Imputer], ...] = (
     MeanImputer,
 )
 """Those that every run is measured beside, in the order in which tables show them."""
-OTHERS: tuple[type[Imputer], ...] = (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer)
+OTHERS: tuple[type[Imputer], ...] = (
+    MedianImputer,
+    NeighboursImputer,
+    IterativeImputer,
+    ForestImputer,
+    MCFlowImputer,
+    MisGANImputer,
+    DiffPuterImputer,
+)
 """Those that are measured where they are asked for."""
 GUIDED: tuple[type[GuidedImputer], ...] = (
     ReplacementImputer,

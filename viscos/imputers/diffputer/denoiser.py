@@ -10,12 +10,16 @@ from torch import Tensor, nn
 
 SIGMA_DATA = 0.5
 """Standard deviation of the data that the denoiser takes."""
+SIGMA_LEAST = 0.002
+"""Least level of noise above none."""
 _LOG_SIGMA = (-1.2, 1.2)
 """Mean and deviation of log σ in training (Karras et al., table 1)."""
 
 
 class Denoiser(nn.Module):
     """D(z; σ) = c_skip z + c_out F(c_in z; ¼ log σ), an estimate of E[u | z] for z = u + σ ε (Karras et al., eq. 7)."""
+
+    frequencies: Tensor
 
     def __init__(self, d: int, width: int) -> None:
         super().__init__()
@@ -45,13 +49,13 @@ class Denoiser(nn.Module):
     def loss(self, u: Tensor, generator: torch.Generator) -> Tensor:
         """E λ(σ) |D(u + σ ε; σ) − u|² an entry, for rows u (B, d), with λ = (σ² + σ_d²)/(σ σ_d)² (table 1)."""
         mean, deviation = _LOG_SIGMA
-        sigma = torch.exp(mean + deviation * torch.randn(len(u), generator=generator))
-        noisy = u + sigma[:, None] * torch.randn(u.shape, generator=generator)
+        sigma = torch.exp(mean + deviation * torch.randn(len(u), generator=generator)).to(u)
+        noisy = u + sigma[:, None] * torch.randn(u.shape, generator=generator).to(u)
         weight = (sigma.square() + SIGMA_DATA**2) / (sigma * SIGMA_DATA).square()
         return (weight[:, None] * (self(noisy, sigma) - u).square()).mean()
 
 
-def noise_levels(steps: int, largest: float, least: float = 0.002, rho: float = 7.0) -> list[float]:
-    """σ from `largest` to `least` in `steps` levels, and 0 (Karras et al., equation 5)."""
-    a, b = largest ** (1 / rho), least ** (1 / rho)
-    return [*((a + k / max(1, steps - 1) * (b - a)) ** rho for k in range(steps)), 0.0]
+def noise_levels(levels: int, largest: float, rho: float = 7.0) -> list[float]:
+    """σ from `largest` to `SIGMA_LEAST`, and 0 (Karras et al., equation 5)."""
+    a, b = largest ** (1 / rho), SIGMA_LEAST ** (1 / rho)
+    return [*((a + k / max(1, levels - 1) * (b - a)) ** rho for k in range(levels)), 0.0]

@@ -30,13 +30,13 @@ def from_marginals(table: Tensor, u: Tensor) -> Tensor:
 
 def from_nearest(values: Tensor, observed: Tensor) -> Tensor:
     """Images (N, C, H, W) with the nearest observed pixel of the same channel in each hole; NaN where there is none."""
-    filled = torch.full_like(values, float("nan"))
-    for image, known, out in zip(values.numpy(), observed.numpy(), filled.numpy(), strict=True):
+    filled = torch.full_like(values, float("nan"), device="cpu")
+    for image, known, out in zip(values.cpu().numpy(), observed.cpu().numpy(), filled.numpy(), strict=True):
         for channel, mask, target in zip(image, known, out, strict=True):
             if mask.any():
                 rows, columns = distance_transform_edt(~mask, return_distances=False, return_indices=True)
                 target[:] = channel[rows, columns]
-    return filled
+    return filled.to(values)
 
 
 def is_image(shape: torch.Size) -> bool:

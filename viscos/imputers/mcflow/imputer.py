@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
 from viscos.core.batch import Incomplete
-from viscos.core.errors import InputError
-from viscos.core.rng import item_noise
+from viscos.core.rng import generator, item_noise
 from viscos.data.incomplete import epoch_order
 from viscos.imputers.imputer import Kind
-from viscos.imputers.learned import LearnedImputer
+from viscos.imputers.learned import LearnedImputer, check_counts, check_positive, seeded
 from viscos.imputers.mcflow.filling import from_marginals, from_nearest, is_image, quantiles
 from viscos.imputers.mcflow.networks import Stage, latent_network
-
 
 _CLIP = 100.0
 """Largest norm of a gradient; longer ones are scaled down."""
@@ -27,13 +26,15 @@ class MCFlowImputer(LearnedImputer):
 
     A flow G⁻¹ is taught −log p(ỹ) of filled rows ỹ, and a network h, with the flow held, the objective
 
-        ‖(G(h(x)) − y)^O‖² · `weight` − log p(G(h(x))),    x = G⁻¹(ỹ).
+        `weight` · ‖(G(h(x)) − y)^O‖² − log p(G(h(x))),    x = G⁻¹(ỹ),
 
-    After epochs 2, 4, 8, … the holes are filled by G(h(x))^H, `passes` times over, and a fresh flow is begun. Holes are
-    filled first by the nearest observed pixel, or in vectors by a draw of the column's observed marginal. An item that
-    comes later goes through all fillings in their order, by the networks that made them.
+    its errors being those of pixels, or shares of the range of a column. After epochs f, 2f, 4f, … with f = `first`,
+    the holes are filled by G(h(x))^H and a fresh flow is begun. They are filled first by the nearest observed pixel, or
+    in vectors by a draw of the column's observed marginal. An item that comes later goes through all fillings in their
+    order, by the networks that made them.
 
-    Published: `epochs=500`, `weight=64`, `passes=1`, rates of 1e-4, six couplings and networks of the width of an item.
+    Published: 500 epochs of batches of 64, f = 2, a weight of 64 (errors summed over a batch, beside a mean of
+    likelihoods), rates of 1e-4, six couplings, networks of the width of an item.
     """
 
     name, label = "mcflow", "MCFlow"
@@ -41,64 +42,77 @@ class MCFlowImputer(LearnedImputer):
 
     def __init__(
         self,
-        epochs: int = 32,
-        batch_size: int = 64,
+        epochs: int = 128,
+        batch_size: int = 256,
         learning_rate: float = 1e-3,
-        weight: float = 8.0,
-        first: int = 2,
-        passes: int = 1,
+        first: int = 16,
+        weight: float = 64.0,
         couplings: int = 6,
         width: int | None = None,
-        seed: int = 0,
     ) -> None:
-        super().__init__(seed)
-        if min(epochs, batch_size, first, passes, couplings) < 1 or not learning_rate > 0 or not weight > 0:
-            raise InputError(
-                f"mcflow: epochs is {epochs}, batch_size {batch_size}, first {first}, passes {passes}, couplings "
-                f"{couplings}, learning_rate {learning_rate}, weight {weight}; give 1 or more of each, and positive numbers"
-            )
+        super().__init__()
+        check_counts("mcflow", epochs=epochs, batch_size=batch_size, first=first, couplings=couplings, width=width or 1)
+        check_positive("mcflow", learning_rate=learning_rate, weight=weight)
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-        self.weight, self.first, self.passes, self.couplings, self.width = weight, first, passes, couplings, width
+        self.first, self.weight, self.couplings, self.width = first, weight, couplings, width
         self.stages = list[Stage]()
         self.table = torch.empty(0)
+        self.filled: Tensor | None = None
+        self.teachers = dict[str, Optimizer]()
 
-    def learn(self, rows: Tensor, observed: Tensor) -> None:
-        (n, d), width = rows.shape, self.width or rows.shape[1]
+    def steps(self, items: int) -> int:
+        return self.epochs * self._per_epoch(items)
+
+    def _per_epoch(self, items: int) -> int:
+        return -(-items // self.batch_size)
+
+    def begin(self, rows: Tensor, observed: Tensor) -> None:
+        d = rows.shape[1]
         self.stages, self.table = [], quantiles(rows, observed)
-        filled = self._first(rows, observed, torch.rand(rows.shape))
-        h = latent_network(d, width)
-        teach_h = torch.optim.Adam(h.parameters(), self.learning_rate)
-        stage, teach_flow = self._fresh(d, width, h)
-        per_epoch = -(-n // self.batch_size)
-        self.steps = self.epochs * per_epoch
-        for epoch in range(self.epochs):
-            for k, index in enumerate(epoch_order(n, self.seed, epoch).split(self.batch_size)):
-                y = filled[index]
-                figures = {"nll": _descend(teach_flow, -stage.flow.log_prob(y).mean())}
-                figures["mapped"] = _descend(teach_h, self._objective(stage, y, observed[index]))
-                self.told(epoch * per_epoch + k + 1, figures)
-            if refilled_after(epoch + 1, self.first) and epoch + 1 < self.epochs:
-                self.stages.append(copy.deepcopy(stage))
-                filled = self._moved(stage, filled, observed)
-                stage, teach_flow = self._fresh(d, width, h)
-        self.stages.append(stage)
+        u = torch.rand(rows.shape, generator=generator(self.seed, self.name, "first"))
+        self.filled = self._first(rows, observed, u.to(rows))
+        self._begin_stage(d, latent_network(d, self.width or d))
 
-    def _fresh(self, d: int, width: int, h: nn.Module) -> tuple[Stage, Optimizer]:
-        stage = Stage(d, self.couplings, width, h)
-        return stage, torch.optim.Adam(stage.flow.parameters(), self.learning_rate)
+    def _begin_stage(self, d: int, h: nn.Module) -> None:
+        """Adds a fresh flow, with a network h that goes on."""
+        stage = Stage(d, self.couplings, self.width or d, h).to(self.device)
+        self.stages.append(stage)
+        self.teachers["flow"] = Adam(stage.flow.parameters(), self.learning_rate)
+        if len(self.stages) == 1:
+            self.teachers["h"] = Adam(stage.likelier.parameters(), self.learning_rate)
+
+    def advance(self, rows: Tensor, observed: Tensor) -> dict[str, float]:
+        assert self.filled is not None
+        epoch, within = divmod(self.step, self._per_epoch(len(rows)))
+        if within == 0 and refilled_after(epoch, self.first):
+            self._refill(observed, epoch)
+        order = epoch_order(len(rows), self.seed, epoch)
+        index = order[within * self.batch_size : (within + 1) * self.batch_size].to(rows.device)
+        stage, y = self.stages[-1], self.filled[index]
+        nll = _descend(self.teachers["flow"], -stage.flow.log_prob(y).mean())
+        return {"nll": nll, "h": _descend(self.teachers["h"], self._objective(stage, y, observed[index]))}
 
     def _objective(self, stage: Stage, y: Tensor, observed: Tensor) -> Tensor:
         """What h makes small, of filled rows y (B, d)."""
         moved = stage(y)
-        error = torch.where(observed, moved - y, 0).square().sum(1)
+        error = torch.where(observed, (moved - y) * self._unit(), 0).square().sum(1)
         return (self.weight * error - stage.flow.log_prob(moved)).mean()
 
-    @torch.no_grad()
-    def _moved(self, stage: Stage, filled: Tensor, observed: Tensor) -> Tensor:
-        """The next filling of rows (B, d)."""
-        for _ in range(self.passes):
-            filled = torch.where(observed, filled, stage(filled))
-        return filled
+    def _unit(self) -> Tensor:
+        """What a standard deviation is on a scale of [0, 1] (d,)."""
+        assert self.rows is not None
+        if len(self.rows.shape) == 3:
+            return self.rows.deviation.to(self.table)
+        spread = self.table[-1] - self.table[0]
+        return torch.where(spread > 0, 1 / spread, 1)
+
+    def _refill(self, observed: Tensor, epoch: int) -> None:
+        assert self.filled is not None
+        stage = self.stages[-1]
+        self.filled = refilled(stage, self.filled, observed)
+        self.stages[-1] = copy.deepcopy(stage)  # as it was when it filled them; the network itself goes on
+        with seeded(self.seed, self.name, epoch):
+            self._begin_stage(observed.shape[1], stage.likelier)
 
     def _first(self, rows: Tensor, observed: Tensor, u: Tensor) -> Tensor:
         """The first filling of rows (B, d), with u (B, d) in [0, 1] for what no neighbour tells."""
@@ -110,26 +124,58 @@ class MCFlowImputer(LearnedImputer):
             fill = torch.where(near.isnan(), fill, near)
         return torch.where(observed, rows, fill)
 
+    def end(self) -> None:
+        self.filled, self.teachers = None, {}
+
     def complete(self, rows: Tensor, batch: Incomplete, draws: int, seed: int, purpose: str) -> Tensor:
         noise = item_noise(seed, batch.index, 1, rows.shape[1:], rows, purpose=purpose)[0]
         observed = batch.observed.flatten(1)
         filled = self._first(rows, observed, torch.special.ndtr(noise))
         for stage in self.stages:
-            filled = self._moved(stage, filled, observed)
+            filled = refilled(stage, filled, observed)
         return filled[None]
+
+    def evaluations(self) -> int:
+        """Of the flow, its inverse and h, in each stage."""
+        return 3 * len(self.stages)
+
+    def parts(self) -> dict[str, Any]:
+        parts = {"table": self.table, "stages": [stage.state_dict() for stage in self.stages]}
+        if self.filled is not None:
+            parts |= {"filled": self.filled, "teachers": {k: each.state_dict() for k, each in self.teachers.items()}}
+        return parts
+
+    def take(self, parts: dict[str, Any], d: int) -> None:
+        self.stages, self.table, self.filled = [], parts["table"].to(self.device), None
+        for weights in parts["stages"]:
+            with seeded(0):
+                self._begin_stage(d, latent_network(d, self.width or d))
+            self.stages[-1].load_state_dict(weights)
+        self.end()
+        if "filled" in parts:
+            self.filled = parts["filled"].to(self.device)
+            for key, module in (("flow", self.stages[-1].flow), ("h", self.stages[-1].likelier)):
+                self.teachers[key] = Adam(module.parameters(), self.learning_rate)
+                self.teachers[key].load_state_dict(parts["teachers"][key])
+
+
+@torch.no_grad()
+def refilled(stage: Stage, filled: Tensor, observed: Tensor) -> Tensor:
+    """Filled rows (B, d) with the stage's values in the holes."""
+    return torch.where(observed, filled, stage(filled))
 
 
 def refilled_after(epoch: int, first: int) -> bool:
     """Whether the holes are filled anew after so many epochs: `first`, 2 · `first`, 4 · `first`, …"""
     times, rest = divmod(epoch, first)
-    return rest == 0 and times & (times - 1) == 0 and times > 0
+    return rest == 0 and times > 0 and times & (times - 1) == 0
 
 
-def _descend(optimizer: Optimizer, loss: Tensor) -> Tensor:
-    """A step of the parameters of `optimizer` alone; returns the loss."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+def _descend(teacher: Optimizer, loss: Tensor) -> float:
+    """A step of the parameters of `teacher` alone; returns the loss."""
+    parameters = [p for group in teacher.param_groups for p in group["params"]]
     for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         p.grad = gradient
-    torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
-    optimizer.step()
-    return loss.detach()
+    nn.utils.clip_grad_norm_(parameters, _CLIP)
+    teacher.step()
+    return float(loss.detach())

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+_TEMPERATURE = 0.66
+"""Of the masks that are generated."""
 _PENALTY = 10.0
-"""Weight of the gradient penalty (Gulrajani et al., 2017)."""
+"""Weight of the gradient penalty."""
 
 
-def dense(widths: Sequence[int]) -> nn.Sequential:
+def dense(*widths: int) -> nn.Sequential:
     """Fully connected layers with ReLU in between."""
     layers = list[nn.Module]()
     for a, b in itertools.pairwise(widths):
@@ -20,26 +22,50 @@ def dense(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class MaskGenerator(nn.Module):
-    """G_m: noise (B, k) → masks (B, d) in (0, 1), by σ(· / temperature) (MisGAN, section 3)."""
+class MisGAN(nn.Module):
+    """Generators of data and masks, an imputer, and the critics of the three, for rows of d entries.
 
-    def __init__(self, noise: int, widths: Sequence[int], temperature: float = 0.66) -> None:
+    All are fully connected, the generators and critics of two hidden layers and the imputer of three. With `unit` data
+    lie in [0, 1].
+    """
+
+    def __init__(self, d: int, noise: int, widths: Sequence[int], imputer_width: int, unit: bool) -> None:
         super().__init__()
-        self.network, self.temperature = dense([noise, *widths]), temperature
+        self.noise, self.unit = noise, unit
+        self.data, self.mask = dense(noise, *widths, d), dense(noise, *widths, d)
+        self.imputer = dense(d, *[imputer_width] * 3, d)
+        self.critics = nn.ModuleDict({key: dense(d, *reversed(widths), 1) for key in ("data", "mask", "imputer")})
 
-    def forward(self, noise: Tensor) -> Tensor:
-        return torch.sigmoid(self.network(noise) / self.temperature)
+    def generators(self) -> list[nn.Parameter]:
+        """Parameters of the two generators."""
+        return [*self.data.parameters(), *self.mask.parameters()]
+
+    def items(self, noise: Tensor) -> Tensor:
+        """G_x: noise (B, k) → rows (B, d)."""
+        return self._ranged(self.data(noise))
+
+    def masks(self, noise: Tensor) -> Tensor:
+        """G_m: noise (B, k) → masks (B, d) in (0, 1), σ(· / 0.66) (section 3)."""
+        return torch.sigmoid(self.mask(noise) / _TEMPERATURE)
+
+    def completed(self, x: Tensor, m: Tensor, noise: Tensor) -> Tensor:
+        """G_i(x, m, ω) = x ⊙ m + Ĝ_i(x ⊙ m + ω ⊙ (1 − m)) ⊙ (1 − m), for ω (B, d) (section 4)."""
+        omega = torch.special.ndtr(noise) if self.unit else noise
+        return x * m + self._ranged(self.imputer(x * m + omega * (1 - m))) * (1 - m)
+
+    def _ranged(self, raw: Tensor) -> Tensor:
+        return torch.sigmoid(raw) if self.unit else raw
 
 
 def masked(x: Tensor, m: Tensor, tau: float = 0.0) -> Tensor:
-    """f_τ(x, m) = x ⊙ m + τ (1 − m) (MisGAN, equation 2)."""
+    """f_τ(x, m) = x ⊙ m + τ (1 − m) (section 2)."""
     return x * m + tau * (1 - m)
 
 
 def critic_loss(critic: nn.Module, real: Tensor, made: Tensor, mix: Tensor) -> Tensor:
-    """E D(made) − E D(real) + λ E (‖∇D‖ − 1)², the gradient at points between, `mix` (B, 1) of the way to `real`.
+    """E D(made) − E D(real) + λ E (‖∇D‖ − 1)², the gradient at points `mix` (B, 1) of the way from `made` to `real`.
 
-    Of WGAN-GP (Gulrajani et al., 2017, equation 3).
+    Of WGAN-GP (Gulrajani et al., 2017, equation 3), λ = 10.
     """
     between = (mix * real + (1 - mix) * made).detach().requires_grad_()
     (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
