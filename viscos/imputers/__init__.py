@@ -37,15 +37,7 @@ STANDARD: tuple[type[Imputer], ...] = (
     MeanImputer,
 )
 """Those that every run is measured beside, in the order in which tables show them."""
-OTHERS: tuple[type[Imputer], ...] = (
-    MedianImputer,
-    NeighboursImputer,
-    IterativeImputer,
-    ForestImputer,
-    MCFlowImputer,
-    MisGANImputer,
-    DiffPuterImputer,
-)
+OTHERS: tuple[type[Imputer], ...] = (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer)
 """Those that are measured where they are asked for."""
 GUIDED: tuple[type[GuidedImputer], ...] = (
     ReplacementImputer,

@@ -30,7 +30,7 @@ class MisGANImputer(LearnedImputer):
 
     Published: up to 1,000 epochs of batches of 64, α = β = 0.1, five steps of critics to one of the others, rates of
     1e-4 and of 2e-4 for the imputer, noise of 128 numbers, generators of widths 256 and 512, an imputer of the width
-    of an item.
+    of an item that does not see m.
     """
 
     name, label = "misgan", "MisGAN"
@@ -39,16 +39,17 @@ class MisGANImputer(LearnedImputer):
 
     def __init__(
         self,
-        epochs: int = 400,
-        batch_size: int = 128,
-        learning_rate: float = 5e-4,
-        imputer_rate: float = 1e-3,
-        critics: int = 5,
+        epochs: int = 200,
+        batch_size: int = 64,
+        learning_rate: float = 1e-3,
+        imputer_rate: float = 2e-3,
+        critics: int = 3,
         alpha: float = 0.1,
         beta: float = 0.1,
         noise: int = 32,
-        widths: Sequence[int] = (128, 256),
-        imputer_width: int | None = 256,
+        widths: Sequence[int] = (64, 128),
+        imputer_width: int | None = 128,
+        sees_mask: bool = True,
     ) -> None:
         super().__init__()
         check_counts("misgan", epochs=epochs, batch_size=batch_size, critics=critics, noise=noise)
@@ -58,7 +59,7 @@ class MisGANImputer(LearnedImputer):
             raise InputError(f"misgan: alpha is {alpha} and beta {beta}; give weights of 0 or more")
         self.epochs, self.batch_size, self.critics = epochs, batch_size, critics
         self.learning_rate, self.imputer_rate, self.alpha, self.beta = learning_rate, imputer_rate, alpha, beta
-        self.noise, self.widths, self.imputer_width = noise, tuple(widths), imputer_width
+        self.noise, self.widths, self.imputer_width, self.sees_mask = noise, tuple(widths), imputer_width, sees_mask
         self.networks: MisGAN | None = None
         self.teachers = dict[str, Adam]()
 
@@ -78,7 +79,7 @@ class MisGANImputer(LearnedImputer):
     def _make(self, d: int) -> None:
         assert self.rows is not None
         unit = len(self.rows.shape) == 3
-        made = MisGAN(d, self.noise, self.widths, self.imputer_width or d, unit).to(self.device)
+        made = MisGAN(d, self.noise, self.widths, self.imputer_width or d, unit, self.sees_mask).to(self.device)
         self.networks, betas = made, (0.5, 0.9)
         self.teachers = {
             "critics": Adam(made.critics.parameters(), self.learning_rate, betas),

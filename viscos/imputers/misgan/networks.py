@@ -26,14 +26,16 @@ class MisGAN(nn.Module):
     """Generators of data and masks, an imputer, and the critics of the three, for rows of d entries.
 
     All are fully connected, the generators and critics of two hidden layers and the imputer of three. With `unit` data
-    lie in [0, 1].
+    lie in [0, 1]; with `sees_mask` the imputer takes m beside what it completes.
     """
 
-    def __init__(self, d: int, noise: int, widths: Sequence[int], imputer_width: int, unit: bool) -> None:
+    def __init__(
+        self, d: int, noise: int, widths: Sequence[int], imputer_width: int, unit: bool, sees_mask: bool
+    ) -> None:
         super().__init__()
-        self.noise, self.unit = noise, unit
+        self.noise, self.unit, self.sees_mask = noise, unit, sees_mask
         self.data, self.mask = dense(noise, *widths, d), dense(noise, *widths, d)
-        self.imputer = dense(d, *[imputer_width] * 3, d)
+        self.imputer = dense(2 * d if sees_mask else d, *[imputer_width] * 3, d)
         self.critics = nn.ModuleDict({key: dense(d, *reversed(widths), 1) for key in ("data", "mask", "imputer")})
 
     def generators(self) -> list[nn.Parameter]:
@@ -51,7 +53,9 @@ class MisGAN(nn.Module):
     def completed(self, x: Tensor, m: Tensor, noise: Tensor) -> Tensor:
         """G_i(x, m, ω) = x ⊙ m + Ĝ_i(x ⊙ m + ω ⊙ (1 − m)) ⊙ (1 − m), for ω (B, d) (section 4)."""
         omega = torch.special.ndtr(noise) if self.unit else noise
-        return x * m + self._ranged(self.imputer(x * m + omega * (1 - m))) * (1 - m)
+        holed = x * m + omega * (1 - m)
+        given = torch.cat([holed, m], 1) if self.sees_mask else holed
+        return x * m + self._ranged(self.imputer(given)) * (1 - m)
 
     def _ranged(self, raw: Tensor) -> Tensor:
         return torch.sigmoid(raw) if self.unit else raw
