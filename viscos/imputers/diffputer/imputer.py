@@ -72,7 +72,7 @@ class DiffPuterImputer(LearnedImputer):
         self.filled = self.drawn = torch.empty(0)
 
     def steps(self, items: int) -> int:
-        """Of teaching, and draws of all training rows, which the last round does without."""
+        """Steps teach, and draw all training rows, which the last round does without."""
         return self.rounds * self._updates(items) + (self.rounds - 1) * self.samples
 
     def _updates(self, items: int) -> int:
@@ -155,7 +155,7 @@ class DiffPuterImputer(LearnedImputer):
         self.teacher, self.filled, self.drawn = None, torch.empty(0), torch.empty(0)
 
     def evaluations(self) -> int:
-        """Of the denoiser, from level to level."""
+        """The denoiser is asked so often from level to level."""
         return self.resamplings * (len(self.sigmas) - 2) + 1
 
     def parts(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class MCFlowImputer(LearnedImputer):
         return filled[None]
 
     def evaluations(self) -> int:
-        """Of the flow, its inverse and h, in each stage."""
+        """Each stage has three: the flow, its inverse and h."""
         return 3 * len(self.stages)
 
     def parts(self) -> dict[str, Any]:

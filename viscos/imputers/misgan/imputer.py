@@ -70,7 +70,7 @@ class MisGANImputer(LearnedImputer):
         return Rows(torch.Size(data.shape), torch.zeros(size), torch.ones(size))
 
     def steps(self, items: int) -> int:
-        """Of the generators, each after `critics` batches."""
+        """Steps are those of the generators, each after `critics` batches."""
         return max(1, self.epochs * items // (self.batch_size * self.critics))
 
     def begin(self, rows: Tensor, observed: Tensor) -> None:
