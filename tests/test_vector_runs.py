@@ -126,6 +126,32 @@ def test_a_run_goes_on(table):
     assert figures(Path("run"))["steps"] == 14
 
 
+def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table, capsys):
+    found = figures(table)["floor"]
+    values, observed = split(table, "train")
+    held = ~np.isnan(values) & ~observed
+    held[np.flatnonzero(held.any(1))[200:]] = False
+    centre = np.array([values[mask, k].mean() for k, mask in enumerate(observed.T)])
+    scale = np.array([values[mask, k].std() for k, mask in enumerate(observed.T)])
+    naive = ((values - centre) / scale)[held]
+    assert found["cells"] == held.sum() and found["rmse"]["mean"] == pytest.approx(np.sqrt((naive**2).mean()), rel=1e-4)
+    assert found["rmse"]["gaussian"] < found["rmse"]["knn"] < found["rmse"]["mean"]
+    Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n")
+    shutil.copytree(table, "run")
+    record = figures(table)
+    by = {}
+    for best in ("viscos", "gaussian", "mean"):
+        Path("run/metrics.json").write_text(json.dumps(record | {"floor": found | {"best": best}}))
+        capsys.readouterr()
+        run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")
+        assert (f"{best} completes tables" in capsys.readouterr().out) == (best != "viscos")
+        by[best] = completions(run)["mean"][0, 0], completions(run)["draws"][:, 0, 0]
+    assert by["mean"][0] == pytest.approx(centre[0], abs=1.5) and len(set(by["mean"][1].tolist())) == 4
+    expected = conditional_means(np.array([[0, 2000, -0.3]]), np.array([[False, True, True]]))[0, 0]
+    assert by["gaussian"][1].std() > 0.1 and abs(by["gaussian"][0] - expected) < 1.5
+    assert len({float(mean) for mean, _ in by.values()}) == 3
+
+
 def test_a_table_that_moved_is_named_again(table, capsys):
     path = Path(load_trained(table).cfg["dataset"]["path"])
     shutil.copytree(table, "run")

@@ -16,6 +16,7 @@ from viscos.commands.outputs import write
 from viscos.commands.tables import clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
+from viscos.core.progress import say
 from viscos.core.solution import Solution
 from viscos.data.mask_files import mask_hash
 from viscos.imputers import Cost, FlowImputer, GaussianImputer, Imputer, UnfittedImputer, kinds_of
@@ -205,7 +206,7 @@ def save(job: Imputing, done: Results) -> list[str]:
     draws = kept(done.draws.draws)
     mean = kept(done.draws.mean()) if scaling is None else torch.where(observed, values, draws.nanmean(0))
     if scaling is not None and (line := clamped(scaling, done.draws.draws, observed)):
-        print(line, flush=True)
+        say(line)
     completed = Completed(draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired)
     arrays: dict[str, Any] = {
         "draws": completed.draws.numpy(),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from viscos import runs
+from viscos.commands import floor
 from viscos.commands.assemble.fitting import other_imputer
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.training import MASKS, Training, training
@@ -25,6 +26,7 @@ from viscos.runs.provenance import provenance
 from viscos.runs.trained import model_state
 from viscos.train import Report, Trainer
 from viscos.train.devices import Devices
+from viscos.train.model import Model
 from viscos.train.validation import bound
 
 
@@ -143,6 +145,9 @@ def _measure(job: Training, log: Log) -> dict[str, Any]:
         for each in trainer.validation.record:
             after = f"best on the held-back items after {each['best_after_steps']} of {each['ended_after_steps']} steps"
             say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
+    if (found := _floor(job, model)) is not None:
+        record[floor.NAME] = found
+        say(floor.line(found))
     constant = {} if job.scaling is None else {"constant_columns": list(job.scaling.constant)}
     return {"command": "train", "dataset": job.measuring.dataset.name, **record, **constant}
 
@@ -151,6 +156,13 @@ def _line(report: Report, figures: dict[str, float], what: str = "") -> str:
     """What a step is said to have come to."""
     phase = "" if report.phase is None else f" ({report.phase.title})"
     return f"step {report.step}{phase}: {what}" + "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def _floor(job: Training, model: Model) -> dict[str, Any] | None:
+    """How the model does on cells of a table that training hid, beside simpler imputers."""
+    if job.train is None or model.posterior is None:
+        return None
+    return floor.measured(job.train, job.trainer.data, job.parts(model), job.seed)
 
 
 def _show(progress: Bar, report: Report, figures: dict[str, float]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.commands import floor
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
@@ -144,7 +145,11 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
     objective = objective_of(cfg["solver"], cfg["lad"])
     subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL
     by: Choice | Imputer
-    if is_model(subject) and isinstance(trained, Trained):
+    if (simple := _simpler(cfg, trained, items)) is not None:
+        by, idle = simple, of_another_imputer()
+        found = floor.of_run(trained.path)
+        data = replace(data, notes=(*data.notes, floor.line(found))) if found else data
+    elif is_model(subject) and isinstance(trained, Trained):
         by, idle = _choice(cfg, trained, masks, data)
     else:
         by, idle = _imputer(cfg, trained, subject, objective, device), of_another_imputer()
@@ -167,6 +172,15 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         cfg["refine"],
         _proposals(cfg, by, data),
     )
+
+
+def _simpler(cfg: dict[str, Any], trained: Saved, items: Items) -> Imputer | None:
+    """What completes a table better than the run's flow does, if something does and nothing was asked for."""
+    asked = Asked(cfg["posterior"], None, cfg["partition"], cfg["steps"], cfg["start"])
+    left_open = cfg.get("imputer") is None and cfg.get("flow") is None and cfg["refine"] is None
+    if items.rows is None or not left_open or asked.fit or not asked.open:
+        return None
+    return floor.simpler(trained, from_training(trained))
 
 
 def _choice(cfg: dict[str, Any], trained: Trained, masks: Masks | None, data: Data) -> tuple[Choice, dict[str, str]]:

@@ -52,6 +52,9 @@ class Training:
     observed: Tensor
     """Of the test items (N, …), bool."""
     scaling: Scaling | None
+    train: Data | None
+    """The training rows of a table as the model takes them, with the cells that its mask hides; for nothing but to
+    measure there."""
     rows: Tensor | None
     """Fingerprints of the training rows of a table (N,)."""
     gaussian: Gaussian
@@ -125,6 +128,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
         test,
         test_observed,
         scaling,
+        train if rows is not None else None,
         rows,
         gaussian,
         saved_masks,
