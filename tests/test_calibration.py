@@ -11,7 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import normal
+from problems import AffineFlow, normal
+from scipy.stats import chisquare
 
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
@@ -27,6 +28,9 @@ from viscos.linear.gaussian import Gaussian
 from viscos.metrics import Coverage, EnergyAndSpread
 from viscos.metrics.calibration import Scores, varying
 from viscos.metrics.metric import measured
+from viscos.metrics.ranks import Ranks, uniformity
+from viscos.metrics.simulated import simulated
+from viscos.report.calibrated import calibration_lines, save_calibration
 
 quick = settings(max_examples=25, deadline=None)
 NAN = float("nan")
@@ -349,3 +353,84 @@ def test_one_draw_alone_has_no_scores():
     metric = EnergyAndSpread(test)
     metric.update(FlowImputer, Completions.exact(draws, draws[0]), measured(test, torch.arange(3), draws[0] > 9))
     assert metric.record() == {}
+
+
+# ------------------------------------------------------------------------------------------------ ranks, and simulation
+
+
+def ranked(draws, truth, hidden=None, **how):
+    found = Ranks(how.get("varies", torch.ones(truth.shape[1:], dtype=torch.bool)), how.get("clamped", False))
+    hidden = torch.ones_like(truth, dtype=torch.bool) if hidden is None else hidden
+    found.update(draws, truth, hidden, how.get("ok", torch.ones(draws.shape[:2], dtype=torch.bool)))
+    return found
+
+
+def test_ranks_coverage_and_crps_by_loops():
+    draws, truth = normal(39, 7, 3, seed=1), normal(7, 3, seed=2)
+    hidden = normal(7, 3, seed=3) > -0.5
+    hidden[2] = False
+    found = ranked(draws, truth, hidden)
+    record, counts, hits, crps = found.record(), [0.0] * 40, dict.fromkeys((10, 2, 1), 0), []
+    for item, entry in hidden.nonzero().tolist():
+        y, t = sorted(draws[:, item, entry].tolist()), float(truth[item, entry])
+        counts[sum(value < t for value in y)] += 1
+        for order in hits:
+            hits[order] += y[order - 1] <= t <= y[-order]
+        pairs = sum(abs(a - b) for a in y for b in y) / (39 * 38)
+        crps.append(sum(abs(a - t) for a in y) / 39 - pairs / 2)
+    assert record["ranks"] == counts and record["entries"] == len(crps) and record["items"] == 6
+    assert record["crps"]["value"] == pytest.approx(sum(crps) / len(crps))
+    for percent, order in ((50, 10), (90, 2), (95, 1)):
+        assert record[f"coverage_{percent}"]["value"] == pytest.approx(hits[order] / len(crps))
+        assert record[f"coverage_{percent}"]["nominal"] == pytest.approx(percent / 100)
+    assert float(found.one.sum()) == 6
+
+
+def test_ties_share_ranks_and_failed_items_are_left_out():
+    draws = torch.tensor([0.0, 0.0, 1.0, -1.0]).view(4, 1, 1).expand(4, 3, 1)
+    ok = torch.ones(4, 3, dtype=torch.bool)
+    ok[1, 2] = False
+    found = ranked(draws, torch.tensor([[0.0], [0.5], [0.0]]), ok=ok)
+    assert found.counts.tolist() == pytest.approx([0, 1 / 3, 1 / 3, 4 / 3, 0]) and found.failed == 1
+    clamped = ranked(2 * draws, torch.tensor([[1.0], [1.0], [1.0]]), clamped=True)
+    assert clamped.counts.tolist() == pytest.approx([0, 0, 0, 1.5, 1.5])
+    json.dumps(found.record(), allow_nan=False)
+    json.dumps(Ranks(torch.ones(1, dtype=torch.bool), False).record(), allow_nan=False)
+
+
+def test_the_test_of_ranks_against_scipy():
+    counts = torch.tensor([3.0, 5, 9, 2, 8, 7, 6, 10, 12, 11, 9, 4] * 3)  # 36 ranks in nine bins of four
+    statistic, p_value, bins = uniformity(counts)
+    wanted = chisquare(counts.view(9, 4).sum(1).numpy())
+    assert bins == 9 and statistic == pytest.approx(wanted.statistic) and p_value == pytest.approx(wanted.pvalue)
+    assert uniformity(torch.ones(40))[:2] == (None, None)
+
+
+def test_the_flow_itself_is_calibrated_on_its_own_samples_and_a_wrong_posterior_is_not():
+    """The flow is affine, so that the exact conditional of its samples is that of a Gaussian."""
+    flow, n = AffineFlow(4), 300
+    observed = normal(n, 4, seed=3) > 0
+    exact = GaussianImputer(flow.gaussian())
+    right = simulated(flow, exact, observed, 0, 400)
+    assert right["chi_square"]["p_value"] > 1e-3 and right["samples_not_solved"] == 0
+    for percent in (50, 90, 95):
+        figure = right[f"coverage_{percent}"]
+        assert abs(figure["value"] - percent / 100) < 4 * figure["standard_error"] < 0.12
+    narrow = GaussianImputer(Gaussian(flow.gaussian().mean, 0.25 * flow.gaussian().covariance))
+    wrong = simulated(flow, narrow, observed, 0, 400)
+    assert wrong["chi_square"]["p_value"] < 1e-6 and wrong["coverage_90"]["value"] < 0.75
+    assert wrong["crps"]["value"] > right["crps"]["value"]
+    assert wrong["ranks"][0] + wrong["ranks"][-1] > 3 * (right["ranks"][0] + right["ranks"][-1])
+    record = {"simulated": right, "calibration": {"draw": wrong}, "labels": {"draw": "viscos, one draw"}}
+    lines = calibration_lines(record)
+    assert len(lines) == 3 and lines[1].startswith("  viscos: ") and "own samples" in lines[2]
+    assert calibration_lines({}) == []
+
+
+def test_the_picture_of_calibration(tmp_path):
+    found = ranked(normal(39, 60, 3, seed=1), normal(60, 3, seed=2)).record()
+    picture = save_calibration(tmp_path / "calibration.png", {"simulated": found, "calibration": {"draw": found}})
+    assert picture.shape[0] == 3 and 0 <= picture.min() < picture.max() <= 1
+    assert (tmp_path / "calibration.png").stat().st_size > 5000
+    assert save_calibration(tmp_path / "no.png", {"calibration": {"draw": {"items": 0}}}) is None
+    assert not (tmp_path / "no.png").exists()

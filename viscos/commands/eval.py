@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from viscos import runs
-from viscos.commands.assemble.evaluation import evaluation
+from viscos.commands.assemble.evaluation import Evaluation, evaluation
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
 from viscos.core.progress import say
+from viscos.imputers import FlowImputer
+from viscos.metrics.simulated import simulated
 from viscos.report.board import Log
+from viscos.report.calibrated import save_calibration
 from viscos.runs.provenance import versions
 
 
@@ -24,13 +29,25 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     runs.save_config(job.run_dir, job.settings)
     record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
-    record = about | record
+    record = about | record | simulated_record(job)
     with Log(job.run_dir) as log:
         log.record("test", record, 0)
         if first is not None and len(job.test.shape) == 3:
             grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, first)
             log.image("pictures/completions", grid, 0)
+        if (picture := save_calibration(job.run_dir / "calibration.png", record)) is not None:
+            log.image("pictures/calibration", picture, 0)
     atomic.write_json(job.run_dir / "metrics.json", record | {"seed": job.seed, "versions": versions()})
     say(summary(record))
     print(f"figures in {job.run_dir / 'metrics.json'}")
     return record
+
+
+def simulated_record(job: Evaluation) -> dict[str, Any]:
+    """Simulation-based calibration of a model's posterior, under the masks of the first items, in turn if few."""
+    model, measuring, observed = job.parts.model, job.measuring, job.observed
+    if not (job.calibration and measuring.of_model) or model is None or model.posterior is None or bool(observed.all()):
+        return {}
+    imputer = FlowImputer(model.flow, model.posterior, measuring.objective.solver)
+    masks = observed[torch.arange(measuring.protocol.interval_items) % len(observed)]
+    return {"simulated": simulated(model.flow, imputer, masks, job.seed, measuring.protocol.batch_size)}

@@ -109,7 +109,7 @@ class Scores:
         error = (y.clamp(0, 1) if self.units.clamped else y) - t
         error = torch.where(hidden & ok.unsqueeze(-1), error, 0.0)
         vary = hidden & self.varies.flatten().to(hidden.device)
-        parts = [_energy(error, ok), *_spread_and_skill(error, ok), *_hits(error, ok, vary)]
+        parts = [_energy(error, ok), *_spread_and_skill(error, ok), *interval_hits(error, ok, vary)]
         self._parts.append(torch.stack(parts).cpu())
 
     @property
@@ -217,13 +217,13 @@ def _spread_and_skill(error: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
     return (1 + 1 / count) * squares / (count - 1), mean.square().sum(1)
 
 
-def _hits(error: Tensor, ok: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def interval_hits(error: Tensor, ok: Tensor, counted: Tensor, tail: float = TAIL) -> tuple[Tensor, Tensor, Tensor]:
     """How many of the `counted` entries (bool, (b, d)) are covered, of how many, and how many should be (b,).
 
     The i-th smallest of K draws is at or below the truth if at most K − i are above it, and the i-th largest likewise.
     """
     count = ok.sum(0).double()
-    place = TAIL * (count + 1)
+    place = tail * (count + 1)
     order = place.floor().clamp(min=1)
     part = (place - order).clamp(min=0)
     solved = ok.unsqueeze(-1)

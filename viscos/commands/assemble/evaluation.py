@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from viscos.imputers import GivenImputer, Imputer
 from viscos.runs.trained import Fitted, Saved, Trained, load_any
 from viscos.train.model import Model
 
+CALIBRATION = "viscos.metrics.ranks.Calibration"
+"""What `calibration` measures of test items."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -42,6 +45,8 @@ class Evaluation:
     seed: int
     idle: str | None = None
     """A line on settings that were given and have no effect, if there are any."""
+    calibration: bool = False
+    """Whether more intervals, CRPS and ranks are measured, of test items and of the flow's own samples."""
 
     @property
     def subject(self) -> Model | Imputer:
@@ -68,6 +73,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
+    if cfg["calibration"]:
+        measuring = replace(measuring, metrics=(*measuring.metrics, CALIBRATION))
     measuring.check(None if model is None else model.flow)
     if measuring.of_model and model is not None and model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
@@ -79,7 +86,17 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     )
     idle = {} if model is None else of_denoising(model, dataset.gaussian_noise)
     return Evaluation(
-        cfg, Path(cfg["run_dir"]), trained, test, observed, measuring, parts, given, cfg["seed"], said(typed, idle)
+        cfg,
+        Path(cfg["run_dir"]),
+        trained,
+        test,
+        observed,
+        measuring,
+        parts,
+        given,
+        cfg["seed"],
+        said(typed, idle),
+        cfg["calibration"],
     )
 
 
