@@ -568,3 +568,60 @@ def test_the_tables_of_the_page_are_those_of_the_reference_records(capsys):
         _, text, _ = page.split(f"<!-- viscos table runs=outputs/reference/{folder} -->\n")
         assert text == printed(capsys, f"runs={REFERENCE / folder}")
     assert page.count("<!-- viscos table runs=") == 2 * len(folders)
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+KNN = changed(
+    RECORD | {"imputer": "knn", "labels": {"knn": "nearest neighbours"}},
+    rmse={"knn": {"pooled": 0.17}, "gaussian_mean": {"pooled": 0.11}},
+)
+del KNN["accuracy"]
+
+
+def rows_of(by: str | None = None) -> dict[str, str | None]:
+    """The figures at 50 % of the table of errors, by the label of their row."""
+    *_, rmse = tables.tables(records.read(["runs"], by))
+    return {row.method: row.figures[0] and row.figures[0].mean for row in rmse.rows if not row.of_paper}
+
+
+def test_runs_are_told_apart_by_any_setting(capsys):
+    """Refused without it; what needs no flow stands once."""
+    wide = changed(RECORD, config__flow__channels=128, rmse__mean__pooled=0.09)
+    put("runs", narrow=RECORD, wide=wide)
+    assert main(["table", "runs=runs"]) == 2 and "tell them apart, by=<setting>" in capsys.readouterr().err
+    found = rows_of("flow.channels")
+    labels = [label for label in found if "posterior mean" in label]
+    assert labels == [f"viscos, residual flow, flow.channels={n}, posterior mean" for n in (32, 128)], "as numbers go"
+    assert [found[label] for label in labels] == ["0.1000", "0.0900"] and found[
+        "Gaussian conditional, mean"
+    ] == "0.1100"
+    text = printed(capsys, "runs=runs", "by=flow.channels", "save=kept")
+    assert "1 of a residual flow, flow.channels=32" in text
+    assert printed(capsys, "runs=kept", "by=flow.channels") == text, "saved records go by names of their own"
+
+
+def test_other_imputers_have_a_row_beside_a_flow():
+    put("runs", flow=RECORD, knn=KNN)
+    found = rows_of()
+    assert found["nearest neighbours"] == "0.1700" and found["Gaussian conditional, mean"] == "0.1100"
+    assert found["viscos, residual flow, posterior mean"] == "0.1000"
+    assert not any("viscos, nearest" in row for row in found)
+    assert rows_of("imputer") == found == rows_of("flow")
+
+
+def test_settings_of_another_imputer_tell_its_runs_apart():
+    few, many = (
+        changed(KNN, config__imputer={"neighbours": n}, rmse__knn__pooled=error) for n, error in ((3, 0.2), (30, 0.16))
+    )
+    put("runs", few=few, many=many)
+    found = rows_of("imputer.neighbours")
+    labels = [label for label in found if "neighbours=" in label]
+    assert [found[label] for label in labels] == ["0.2000", "0.1600"] and "imputer.neighbours=3" in labels[0]
+    assert not any(label.startswith("viscos") for label in found), "no flow was trained"
+
+
+@pytest.mark.parametrize(("by", "said"), [("seed", "a cell of all its seeds"), ("flow.depth", "no run says anything")])
+def test_groups_that_there_are_not(capsys, by, said):
+    put("runs", a=RECORD)
+    assert main(["table", "runs=runs", f"by={by}"]) == 2 and said in capsys.readouterr().err

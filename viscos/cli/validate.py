@@ -161,6 +161,7 @@ RULES: dict[str, Rule] = {
     "center": optional(integer(0)),
     "repeats": integer(1),
     "runs": either(text, list_of(text)),
+    "by": optional(text),
     "format": word_of("format"),
     "save": optional(text),
     "name": lambda value: word_of("name")(str(value)),

@@ -1,6 +1,7 @@
 """The paper's tables: its own numbers as it prints them, and those of runs, a column for each rate.
 
-Runs of another kind of flow have rows of their own. What needs no flow stands there once, unless it differs.
+Runs of another kind of flow, or of another family, have rows of their own. What needs no flow stands there once, unless
+it differs.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def provenance(records: list[Record]) -> str:
     dataset, items = records[0].figures["dataset"], records[0].figures["items"]
     text = f"{len(records)} run{'s' * (len(records) > 1)} on {dataset}, {items} test items, "
     if len(flows := families(records)) > 1:
-        text += ", ".join(f"{len(those)} of a {name}" for name, those in flows.items()) + ", "
+        article = {name: "" if those[0].imputer else "a " for name, those in flows.items()}
+        text += ", ".join(f"{len(those)} of {article[name]}{name}" for name, those in flows.items()) + ", "
     text += f"seed{'s' * (len(seeds) > 1)} "
     text += ", ".join(map(str, seeds))
     return text + ("; mean ± standard deviation over the seeds" if len(seeds) > 1 else "")
@@ -152,11 +154,13 @@ def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
 def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
     """The label of each row that is not the paper's, the keys of its numbers, and the records that they are from."""
     flows, rows = families(records), _row_specs(spec, records)
+    models = {name: those for name, those in flows.items() if those[0].imputer is None}
+    rows = [row for row in rows if models or not row[2]]
     if len(flows) == 1:
         return [(_said(label, records), keys, records) for label, keys, _ in rows]
     methods = [
         (_said(label, those).replace(_FLOW, f"{_FLOW}, {flow}", 1), keys, those)
-        for flow, those in flows.items()
+        for flow, those in models.items()
         for label, keys, of_flow in rows
         if of_flow
     ]
@@ -166,8 +170,15 @@ def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, 
         if (shared := _shared(records, keys)) is not None:
             methods.append((label, keys, shared))
         else:
-            methods += [(f"{label} (beside the {flow})", keys, those) for flow, those in flows.items()]
+            having = {name: those for name, those in flows.items() if any(record.value(*keys) for record in those)}
+            methods += [(f"{label} ({_beside(those)})", keys, those) for those in having.values()]
     return methods
+
+
+def _beside(records: list[Record]) -> str:
+    """Whose a row is that differs between families."""
+    family, imputer = records[0].family, records[0].imputer
+    return family if imputer else f"beside the {family}"
 
 
 def _said(label: str, records: list[Record]) -> str:

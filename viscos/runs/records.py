@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
 """Settings in which the runs of one table differ, or which change no number."""
 
 
+_KINDS = ("flow", "imputer")
+"""Settings whose choice makes another kind anyway."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What `metrics.json` of a training on values missing at random holds."""
@@ -35,6 +40,8 @@ class Record:
     name: str
     """Of the run folder or file."""
     figures: dict[str, Any]
+    by: str | None = None
+    """The setting by which runs are told apart, besides their kind."""
 
     @property
     def rate(self) -> float:
@@ -51,6 +58,26 @@ class Record:
     def flow_name(self) -> str:
         """The kind of flow, for readers."""
         return _FLOWS.get(self.flow, f"{self.flow} flow")
+
+    @property
+    def imputer(self) -> str | None:
+        """What was trained, for readers, if it is another imputer than a flow with its posterior."""
+        name = self.figures.get("imputer")
+        return None if name is None else str(self.figures.get("labels", {}).get(name, name))
+
+    @property
+    def group(self) -> Any:
+        """The value of the setting `by`; of a part, the last word of its name."""
+        node: Any = self.figures["config"]
+        for key in self.by.split(".") if self.by else ():
+            node = node.get(key) if isinstance(node, dict) else None
+        return str(node.get("_target_")).rpartition(".")[2] if isinstance(node, dict) else node
+
+    @property
+    def family(self) -> str:
+        """The kind of flow, or the other imputer, and the value of `by`; for readers."""
+        kind = self.imputer or self.flow_name
+        return kind if self.by in (None, *_KINDS) else f"{kind}, {self.by}={self.group}"
 
     @property
     def seed(self) -> int:
@@ -84,23 +111,34 @@ class Record:
         return node if isinstance(node, dict) else {}
 
 
-def read(folders: Iterable[str | Path]) -> list[Record]:
-    """The records in folders of runs, in run folders or in folders of saved records, by flow, rate and seed.
+def read(folders: Iterable[str | Path], by: str | None = None) -> list[Record]:
+    """The records in folders of runs, in run folders or in folders of saved records, by family, rate and seed.
 
-    The residual flow comes first, the others by name. Raises `InputError` if there are none, if one is of another kind,
-    or if they may not stand in one table: all must be of the same data, and those of one kind of flow of the same
-    settings.
+    A family is of one kind of flow, or of one other imputer, and of one value of the setting `by` (dotted), if that is
+    given. The residual flow comes first, the others by name, other imputers last. Raises `InputError` if there are
+    none, if one is of another kind, if none has the setting, or if they may not stand in one table: all must be of the
+    same data, and those of a family of the same settings.
     """
-    records = [_record(path) for folder in folders for path in _files(Path(folder).expanduser())]
+    records = [_record(path, by) for folder in folders for path in _files(Path(folder).expanduser())]
+    if by in ("missing", "seed", "mask.missing"):
+        raise InputError(f"by={by}: a column is of a rate, and a cell of all its seeds; take another setting")
+    if by not in (None, *_KINDS) and all(record.group is None for record in records):
+        raise InputError(f"by={by}: no run says anything of such a setting; `viscos train --cfg job` lists them")
     _check(records)
-    return sorted(records, key=lambda record: (record.flow != RESIDUAL, record.flow, record.rate, record.seed))
+    return sorted(records, key=_order)
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    number = record.group if isinstance(record.group, (int, float)) else 0
+    kind = (record.imputer is not None, record.flow != RESIDUAL, record.flow)
+    return (*kind, number, record.family, record.rate, record.seed)
 
 
 def families(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each kind of flow, by its name for readers, in the order in which they come."""
+    """The records of each family, by its name for readers, in the order in which they come."""
     found: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.flow_name, []).append(record)
+        found.setdefault(record.family, []).append(record)
     return found
 
 
@@ -111,8 +149,10 @@ def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
 
 
 def _file_name(record: Record) -> str:
-    flow = "" if record.flow == RESIDUAL else f"-{record.flow}"
-    return f"missing_{record.rate:g}-seed_{record.seed}{flow}.json"
+    kind = record.figures.get("imputer") or ("" if record.flow == RESIDUAL else record.flow)
+    group = "" if record.by is None else f"{record.by}_{record.group}"
+    words = [re.sub(r"[^\w.+-]+", "_", word) for word in (kind, group) if word]
+    return "-".join([f"missing_{record.rate:g}-seed_{record.seed}", *words]) + ".json"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -124,7 +164,7 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def _record(path: Path) -> Record:
+def _record(path: Path, by: str | None) -> Record:
     name = path.parent.name if path.name == "metrics.json" else path.stem
     try:
         figures = json.loads(path.read_text(encoding="utf-8"))
@@ -134,7 +174,7 @@ def _record(path: Path) -> Record:
         raise InputError(f"{path} is no record of `viscos train` with its settings; move it out of the folder")
     if figures["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
-    return Record(name, figures)
+    return Record(name, figures, by)
 
 
 def _check(records: list[Record]) -> None:
@@ -153,7 +193,7 @@ def _check(records: list[Record]) -> None:
 
 
 def _check_family(records: list[Record]) -> None:
-    """Refuses records of one kind of flow that differ in more than the rate and the seed."""
+    """Refuses records of one family that differ in more than the rate and the seed."""
     for key in sorted({key for record in records for key in _settings(record)}):
         _agree(records, key, lambda record, key=key: _settings(record).get(key))  # type: ignore[misc]
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
@@ -170,7 +210,8 @@ def _agree(records: list[Record], what: str, of: Callable[[Record], Any]) -> Non
     if len(found) > 1:
         sides = "; ".join(f"{value} in {_names(those)}" for value, those in found.items())
         raise InputError(
-            f"these runs disagree about {what}: {sides}; give those that belong in one table, runs=[<folder>,<folder>]"
+            f"these runs disagree about {what}: {sides}; give those that belong in one table, "
+            "runs=[<folder>,<folder>], or tell them apart, by=<setting>"
         )
 
 
