@@ -16,6 +16,7 @@ from viscos.data.masks import FileMask
 from viscos.data.sources.files import read_items
 from viscos.data.sources.pictures import open_picture, read_picture
 from viscos.data.windows import Window, covering
+from viscos.inference.diagnosis import WORDS
 from viscos.report.overview import labelled
 from viscos.report.pasted import Canvas
 
@@ -312,7 +313,7 @@ def test_a_folder_is_completed(trained, capsys):
     save(cut(pixels(40, 60), found), "p/a.png")
     save(pixels(30, 30, 1), "p/b.png")
     save(cut(pixels(8, 8, 2), hole(8, 8, slice(0, 2), slice(0, 2))), "p/deep/c.png")
-    out, manifest, entries = complete(trained, "input=p")
+    out, manifest, entries = complete(trained, "input=p", "proposals=30")
     said = capsys.readouterr().out
     assert "a: 60 × 40, 6 % hidden, seen in a window of 40 × 40, resized to 8 × 8" in said
     assert "b: 30 × 30, nothing hidden, so it stays as it is" in said and "overview.png" in said
@@ -327,6 +328,7 @@ def test_a_folder_is_completed(trained, capsys):
     assert np.array_equal(opened(out / "completed/b/mean.png"), pixels(30, 30, 1))
     assert {path.name for path in (out / "completed/b").iterdir()} == {"mean.png"}
     assert [entries[name]["status"] for name in ("a", "b", "deep/c")] == ["completed", "nothing hidden", "completed"]
+    assert entries["a"]["trust"] in WORDS and entries["a"]["reason"] and "trust" not in entries["b"]
     assert entries["a"]["windows"] == [[2, 0, 40, 40]] and manifest["seed"] == 0 and manifest["draws"] == 4
     assert entries["a"]["input"] == str(Path("p/a.png").absolute()) and (out / "overview.png").exists()
     with np.load(out / "completions.npz") as arrays:

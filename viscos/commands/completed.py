@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from viscos.inference.diagnosis import WORDS
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -26,3 +28,9 @@ class Completed:
     """(K, N), bool."""
     paired: bool
     """Whether the draws are in antithetic pairs."""
+    verdicts: tuple[tuple[str, str], ...] = ()
+    """How far each item is to be trusted, a word and its reason, if draws were weighed."""
+
+    def worst(self, items: range) -> tuple[str, str] | None:
+        """The worst verdict on some items; None if there is none."""
+        return max((self.verdicts[i] for i in items if self.verdicts), key=lambda v: WORDS.index(v[0]), default=None)

@@ -48,7 +48,9 @@ def save_pictures(job: Imputing, done: Completed) -> list[str]:
         files = {name: f"{FOLDER}/{frame.name}/{name}.png" for name in pictures}
         for name, file in files.items():
             _save(job.run_dir / file, pictures[name], canvas.picture.image.info.get("icc_profile"))
-        entries.append(_entry(frame, canvas, solved, list(files.values())))
+        verdict = done.worst(frame.items)
+        trust = {} if verdict is None else {"trust": verdict[0], "reason": verdict[1]}
+        entries.append(_entry(frame, canvas, solved, list(files.values())) | trust)
         if frame.windows and len(columns) < _SHOWN:
             columns.append(_Column(frame.name, canvas, pictures))
     _save(job.run_dir / OVERVIEW, _overview(columns, len(done.draws), done.paired, white))

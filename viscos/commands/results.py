@@ -207,7 +207,8 @@ def save(job: Imputing, done: Results) -> list[str]:
     mean = kept(done.draws.mean()) if scaling is None else torch.where(observed, values, draws.nanmean(0))
     if scaling is not None and (line := clamped(scaling, done.draws.draws, observed)):
         say(line)
-    completed = Completed(draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired)
+    said = () if done.diagnosis is None else tuple(done.diagnosis.verdicts())
+    completed = Completed(draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, said)
     arrays: dict[str, Any] = {
         "draws": completed.draws.numpy(),
         "mean": completed.mean.numpy(),
