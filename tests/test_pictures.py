@@ -127,6 +127,14 @@ def test_a_picture_is_turned_upright_and_frames_and_half_transparency_are_named(
     )
 
 
+def test_a_colour_profile_is_kept_where_its_colours_are():
+    picture = Image.fromarray(pixels(4, 6))
+    picture.save("a.jpg", icc_profile=b"profile")
+    picture.convert("CMYK").save("b.jpg", icc_profile=b"profile")
+    kept, left = (open_picture(Path(f"{name}.jpg")).image for name in "ab")
+    assert kept.info["icc_profile"] == b"profile" and "icc_profile" not in left.info and left.mode == "RGB"
+
+
 def test_folders_and_patterns():
     for name in ("p/a.png", "p/deep/b.jpg", "p/deep/b.png", "p/.thumbs/c.png", "p/__MACOSX/._a.png", "p/._a.png"):
         save(pixels(8, 8), name)
@@ -329,6 +337,7 @@ def test_a_folder_is_completed(trained, capsys):
     assert {path.name for path in (out / "completed/b").iterdir()} == {"mean.png"}
     assert [entries[name]["status"] for name in ("a", "b", "deep/c")] == ["completed", "nothing hidden", "completed"]
     assert entries["a"]["trust"] in WORDS and entries["a"]["reason"] and "trust" not in entries["b"]
+    assert (out / "trust.csv").read_text().splitlines()[1].startswith("0,a,")
     assert entries["a"]["windows"] == [[2, 0, 40, 40]] and manifest["seed"] == 0 and manifest["draws"] == 4
     assert entries["a"]["input"] == str(Path("p/a.png").absolute()) and (out / "overview.png").exists()
     with np.load(out / "completions.npz") as arrays:

@@ -320,7 +320,7 @@ def test_points_of_ones_own_are_completed(moons):
     words = (f"checkpoint={moons}", "steps=2", "samples=2", "draws=3", "posterior=diagonal", "threads=1")
     text, array = (ran("impute", *words, f"input={file}") for file in ("p.csv", "p.npy"))
     one, other = completions(text), completions(array)
-    assert all(np.array_equal(one[key], other[key], equal_nan=True) for key in one)
+    assert all(np.array_equal(one[key], other[key], equal_nan=one[key].dtype.kind == "f") for key in one)
     assert (one["draws"][:, 0, 0] == 0.1).all() and np.isfinite(one["draws"]).all()
     lines = (text / "completed.csv").read_text().splitlines()
     assert (

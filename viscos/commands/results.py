@@ -217,12 +217,12 @@ def save(job: Imputing, done: Results) -> list[str]:
         "values": torch.where(observed, values, float("nan")).numpy(),
         "truth": torch.where(known, values, float("nan")).numpy(),
     }
-    if items.names:
-        arrays["names"] = np.array(items.names)
+    names = {"names": np.array(items.names)} if items.names else {}
     if done.before is not None:
         arrays["first_iteration_draw"] = kept(done.before.draws[0]).numpy()
     verdicts = trust.arrays(done.draws, done.diagnosis)
-    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **(arrays | verdicts)))
-    text = trust.table(verdicts)
+    everything = arrays | names | verdicts
+    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **everything))
+    text = trust.table(names | verdicts)
     atomic.write(job.run_dir / "trust.csv", lambda path: path.write_text(text, encoding="utf-8"))
     return [*write(job, completed), "trust.csv"]

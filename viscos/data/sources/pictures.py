@@ -78,6 +78,8 @@ def open_picture(path: Path) -> Picture:
     grey = upright.mode in ("1", "L", "LA", "La")
     mode = ("L" if grey else "RGB") + ("A" if upright.has_transparency_data else "")
     image, notes = upright.convert(mode), []
+    if upright.mode not in (mode, "P", "PA"):
+        image.info.pop("icc_profile", None)  # of other colours than these
     if frames > 1:
         notes.append(f"{path} has {frames} frames, of which the first is taken")
     if mode[-1] == "A":
