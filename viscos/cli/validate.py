@@ -244,11 +244,14 @@ RULES: dict[str, Rule] = {
     "imputer.resample": number(0, 1),
 }
 
+RULES_OF: dict[str, dict[str, Rule]] = {"impute": {"batch_size": optional(integer(1))}}
+"""Where a command takes more than others."""
+
 
 def validate(command: str, cfg: dict[str, Any]) -> None:
     """Raises `InputError` for the first setting of `cfg` that `command` cannot use."""
     _check_keys(command, cfg)
-    for key, rule in RULES.items():
+    for key, rule in (RULES | RULES_OF.get(command, {})).items():
         for value in _lookup(cfg, key) if _is_known(cfg, key) else []:
             complaint = rule(value)
             if complaint:

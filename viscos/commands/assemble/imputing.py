@@ -35,6 +35,8 @@ TEST_ITEMS = 16
 """Test items to complete unless the settings say how many."""
 
 
+TOGETHER, ROWS_TOGETHER = 16, 1024
+"""Images, and vectors, that are completed together unless the settings say how many."""
 WEIGHED = 64
 """Draws of each item that are weighed where nobody asked and it is cheap: up to so many entries, and so many items."""
 WEIGHED_ENTRIES, WEIGHED_ITEMS = 64, 1000
@@ -164,7 +166,7 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         device,
         noise_of(trained, cfg["denoise"]),
         cfg["draws"],
-        cfg["batch_size"],
+        cfg["batch_size"] or (TOGETHER if len(data.shape) > 1 else ROWS_TOGETHER),
         cfg["learning_rate"],
         cfg["samples"],
         cfg["seed"],

@@ -29,7 +29,7 @@ class Machine:
     def of(cls, cfg: dict[str, Any]) -> Machine:
         """Reads the settings of a command; raises `InputError` where processes would share less than an item each."""
         devices, parts = cfg.get("devices", 1), cfg.get("accumulate", 1)
-        if cfg.get("batch_size", devices * parts) < devices * parts:
+        if (cfg.get("batch_size") or devices * parts) < devices * parts:
             shared = f"devices={devices} times accumulate={parts}"
             raise InputError(f"batch_size={cfg['batch_size']} is less than {shared}; each part of a step needs an item")
         further = (devices, cfg.get("precision", 32), cfg.get("verbosity", "normal"))
