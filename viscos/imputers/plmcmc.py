@@ -201,7 +201,7 @@ class _Moments:
 
     @property
     def mean(self) -> Tensor:
-        """Of each chain (K·B, …)."""
+        """The mean of each chain (K·B, …)."""
         return self.origin + self.sums / self.count
 
     def effective_size(self, draws: int, hidden: Tensor) -> Tensor:
