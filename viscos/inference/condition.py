@@ -45,14 +45,14 @@ def condition(
     `scaling` is (center, scale), one number for each entry of an item: `y`, and what comes back, are in units of their
     own, of which the flow sees (y − center) / scale.
 
-    `posterior`, `solver` and `lad` are names (`diagonal`, `householder`, `full`; `auto`, `anderson`, `newton_krylov`,
-    `path`, `paper`; `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go with the hidden
-    entries: those of the `same` coordinates, or for flows without residual structure (couplings, autoregressive flows)
-    `maxvol`, see `viscos.inference.partition`. `guess` (B, …) holds a first completion where `y` has holes; the
-    posterior's mean begins at its latent, instead of at the prior's, zero, and there the latents of `maxvol` are
-    chosen. `index` (B,) numbers the items; with `seed` it keys their random numbers. `noise` is the standard deviation
-    of the noise that the flow was trained with, which a continuous flow takes off its draws. Raises `InputError` if the
-    observation does not fit the flow.
+    `posterior`, `solver` and `lad` are names (`diagonal`, `householder`, `full`, `mixture`; `auto`, `anderson`,
+    `newton_krylov`, `path`, `paper`; `auto`, `exact`, `clade`, `nlade`) or objects. `partition` says which latents go
+    with the hidden entries: those of the `same` coordinates, or for flows without residual structure (couplings,
+    autoregressive flows) `maxvol`, see `viscos.inference.partition`. `guess` (B, …) holds a first completion where `y`
+    has holes; the posterior's mean begins at its latent, instead of at the prior's, zero, and there the latents of
+    `maxvol` are chosen. `index` (B,) numbers the items; with `seed` it keys their random numbers. `noise` is the
+    standard deviation of the noise that the flow was trained with, which a continuous flow takes off its draws. Raises
+    `InputError` if the observation does not fit the flow.
 
     Example:
 
