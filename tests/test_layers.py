@@ -25,6 +25,7 @@ ORDER = [
     "evaluate",
     "report",
     "commands",
+    "sklearn",
     "cli",
     "__main__",
 ]

@@ -7,12 +7,14 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, normal, within
 
 import viscos
 from viscos.core.errors import InputError
+from viscos.data.columns import Column, Scheme
 from viscos.data.scaling import Scaling
 from viscos.flows import Flow
 from viscos.flows.families.stack import whole
@@ -182,17 +184,8 @@ def run_of(flow: Flow, posterior=None, scaling: Scaling | None = None, shape=(3,
     return Trained(Model(flow, posterior, None), {"dataset": {"noise": 0.0}}, state, Path("checkpoint.pt"))
 
 
-SCALING = Scaling(("long", "heavy", "fine"), torch.tensor(CENTER), torch.tensor(SCALE))
-
-
-class Frame:
-    """As much of a data frame as matters."""
-
-    def __init__(self, columns: dict[str, list[float]]) -> None:
-        self.columns, self.values = list(columns), columns
-
-    def __getitem__(self, names: list[str]) -> np.ndarray:
-        return np.array([self.values[name] for name in names]).T
+COLUMNS = Scheme((Column("long"), Column("heavy"), Column("fine")))
+SCALING = Scaling(COLUMNS, torch.tensor(CENTER), torch.tensor(SCALE))
 
 
 def test_a_table_run_takes_and_gives_the_tables_own_units():
@@ -205,12 +198,23 @@ def test_a_table_run_takes_and_gives_the_tables_own_units():
     assert np.allclose(q.mean(), CENTER + SCALE * plain.mean()) and np.allclose(q.std(), SCALE * plain.std())
     assert np.allclose(q.bound(), plain.bound() - (np.log(SCALE) * known).sum(1))
     assert "heavy" in str(q.summary(2))
-    mixed = Frame(
+    mixed = pd.DataFrame(
         {name: list(column) for name, column in zip(("fine", "long", "heavy"), rows.T[[2, 0, 1]], strict=True)}
     )
     assert np.allclose(run.condition(mixed, posterior="diagonal").mean(), q.mean())
     with pytest.raises(InputError, match="no column 'fine', it has long, heavy, fines; did you mean 'fines'"):
-        run.condition(Frame({"long": [1.0], "heavy": [2.0], "fines": [3.0]}))
+        run.condition(pd.DataFrame({"long": [1.0], "heavy": [2.0], "fines": [3.0]}))
+
+
+def test_a_data_frame_has_the_runs_categories_by_their_names():
+    scheme = Scheme((Column("size"), Column("kind", levels=("high", "low", "mid")), Column("on", levels=("0", "1"))))
+    run = run_of(AffineFlow(5), scaling=Scaling(scheme, torch.zeros(5), torch.ones(5)), shape=(5,))
+    frame = pd.DataFrame({"on": [1, None], "kind": ["low", None], "size": [2.0, 3.5]})
+    q = run.condition(frame)
+    assert np.array_equal(q.terms.given.numpy(), [[2, 0, 1, 0, 1], [3.5, NAN, NAN, NAN, NAN]], equal_nan=True)
+    assert "kind=low" in str(q.summary(2))
+    with pytest.raises(InputError, match="column 'kind' holds 'huge', which the run did not see"):
+        run.condition(pd.DataFrame({"on": [1], "kind": ["huge"], "size": [2.0]}))
 
 
 def test_a_run_refuses_images_out_of_its_units():

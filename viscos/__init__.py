@@ -18,7 +18,19 @@ _HOMES = {
     "load": "viscos.runs.trained",
     "__version__": "viscos.core.version",
 }
-_PARTS = ("flows", "posteriors", "roots", "logdet", "linear", "inference", "imputers", "data", "metrics", "report")
+_PARTS = (
+    "flows",
+    "posteriors",
+    "roots",
+    "logdet",
+    "linear",
+    "inference",
+    "imputers",
+    "data",
+    "metrics",
+    "report",
+    "sklearn",
+)
 
 __all__ = ["Conditional", "InputError", "Solution", "Status", "condition", "load", *_PARTS]
 

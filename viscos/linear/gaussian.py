@@ -223,8 +223,8 @@ def _rows(items: int, size: int) -> list[slice]:
 
 
 def raise_eigenvalues(matrix: Tensor, floor: float) -> Tensor:
-    """The symmetric `matrix` (d, d) with eigenvalues of at least `floor`; unchanged if they are already."""
+    """The symmetric `matrix` (d, d), but for rounding, with eigenvalues of at least `floor`."""
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     if eigenvalues[0] >= floor:
-        return matrix
+        return (matrix + matrix.T) / 2
     return (vectors * eigenvalues.clamp(min=floor)) @ vectors.T

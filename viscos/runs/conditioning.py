@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
+from viscos.data.columns import Column, Scheme
 from viscos.data.images import check_unit_range
 from viscos.data.scaling import Scaling
 from viscos.flows import Flow
@@ -37,7 +39,7 @@ def condition_run(
     if posterior in ("auto", "network"):
         posterior = network or "householder"
     if scaling is not None:
-        y = _columns(y, scaling.columns)
+        y = _entries(y, scaling.scheme)
         settings["scaling"] = (scaling.center, scaling.scale)
     shape = flow.shape or ()
     if len(shape) == 3:
@@ -56,17 +58,32 @@ def condition_run(
     return made
 
 
-def _columns(y: Values, columns: Sequence[str]) -> Values:
-    """The columns of the run's table, in its order, if `y` is a data frame."""
+def _entries(y: Values, scheme: Scheme) -> Values:
+    """The entries (B, d) of the run's columns, in its order, if `y` is a data frame; anything else holds entries."""
     if not hasattr(y, "columns"):
         return y
     there = [str(name) for name in y.columns]
-    for name in columns:
+    for name in scheme.names:
         if name not in there:
             near = difflib.get_close_matches(name, there, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"the table has no column {name!r}, it has {', '.join(there)}{meant}")
-    return y.iloc[:, [there.index(name) for name in columns]] if hasattr(y, "iloc") else y[list(columns)]
+    numbers = [_numbers(column, list(y[y.columns[there.index(column.name)]])) for column in scheme.columns]
+    return scheme.encode(torch.from_numpy(np.stack(numbers, 1))).numpy()
+
+
+def _numbers(column: Column, cells: list[Any]) -> np.ndarray:
+    hole = np.array([cell is None or cell != cell for cell in cells], dtype=bool)
+    if column.levels or column.format:
+        written = [f"{cell:.12g}" if isinstance(cell, (int, float)) else str(cell) for cell in cells]
+        found = column.numbers(written)
+    else:
+        known = [math.nan if empty else cell for cell, empty in zip(cells, hole, strict=True)]
+        found = as_tensor(known, f"column {column.name!r}").double().numpy()
+    if (strange := np.isnan(found) & ~hole).any():
+        cell = cells[int(strange.argmax())]
+        raise InputError(f"column {column.name!r} holds {cell!r}, which the run did not see in training")
+    return np.where(hole, math.nan, found)
 
 
 def _check_range(y: Values, observed: Values | None, dims: int) -> None:

@@ -109,10 +109,12 @@ class Trained(Saved):
 
         `y` (B, …) and `observed` are as in `viscos.condition`: tensors or arrays, NaN where hidden. Images are of
         values in [0, 1]. Rows of a table are in the table's own units, and so is what comes back; of a data frame the
-        run's columns are taken by name. `posterior` is `auto`, the inference network that was taught with the flow, or
-        if there is none `householder`; `network`; or as in `viscos.condition`. A posterior of each item begins where
-        the network has it, or at the completion of the run's Gaussian; `fit` goes on from there. With `denoise` the
-        noise of training is taken off draws, where the flow can. The rest is as in `viscos.condition`.
+        run's columns are taken by name. A column of more than two categories is an entry for each of them.
+
+        `posterior` is `auto`, the inference network that was taught with the flow, or if there is none `householder`;
+        `network`; or as in `viscos.condition`. A posterior of each item begins where the network has it, or at the
+        completion of the run's Gaussian; `fit` goes on from there. With `denoise` the noise of training is taken off
+        draws, where the flow can. The rest is as in `viscos.condition`.
 
         Raises `InputError` for values out of the run's units, columns that are not there, and what does not fit.
 

@@ -116,8 +116,8 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
     cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
-    gaussian = _gaussian(dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
-    trainer = _trainer(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
+    gaussian = gaussian_of(dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
+    trainer = trainer_of(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
     measuring = Measuring.of(cfg, dataset, trainer.objective)
     measuring.check(flow)
     return Training(
@@ -162,7 +162,8 @@ def split_masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed
     return made["train"], made["test"]
 
 
-def _gaussian(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None) -> Gaussian:
+def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None) -> Gaussian:
+    """The Gaussian of the observed entries, or that of `state`; shows a bar if it takes long."""
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
     with fitting_bar("the Gaussian") as progress:
@@ -175,7 +176,7 @@ def _gaussian(noise: float, floor: float, data: IncompleteData, state: dict[str,
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
 
-def _trainer(
+def trainer_of(
     cfg: dict[str, Any],
     flow: Flow,
     classes: int,
@@ -184,7 +185,7 @@ def _trainer(
     hides: bool,
     gaussian: Gaussian,
     devices: Devices,
-    state: dict[str, Any] | None,
+    state: dict[str, Any] | None = None,
 ) -> Trainer:
     """What trains, at its beginning or where `state` left it; from the first `learnt` items of the data."""
     network = None if cfg["teach"] == "none" else cfg["posterior"]

@@ -1,0 +1,192 @@
+"""An imputer for scikit-learn: a flow, trained on the incomplete rows themselves, fills their holes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.impute import MissingIndicator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from viscos.commands.assemble.rows import trained_on_rows
+from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
+from viscos.data.incomplete import IncompleteData
+from viscos.data.scaling import Scaling
+from viscos.data.vectors import Vectors
+from viscos.inference import Completions
+
+_ROWS = 500  # that are completed together
+
+
+class FlowImputer(TransformerMixin, BaseEstimator):
+    """Fills NaN by the mean of a flow's conditional distribution, and draws from it.
+
+    A flow and an inference network are trained on the rows as they are, with their holes, as `viscos train
+    dataset=table` trains them: on columns that are standardised by their observed entries, with the same settings but
+    for the number of steps. A row is completed by the network's posterior and the flow. Columns are real numbers;
+    encode categories before.
+
+    - `flow` is the name of a flow, `continuous` or `iresnet`.
+    - `max_steps` is the length of a phase of training, of which there are a few.
+    - `draws` is the number of draws, in antithetic pairs, whose mean `transform` gives.
+    - `keep_empty_features` keeps columns that have no value in `fit`, filled with 0; otherwise they are dropped.
+    - `add_indicator` appends a column for each one with holes in `fit`, which says where they are.
+    - `random_state` makes a fit what it is, and the draws: the same state, the same numbers.
+    - `verbose` above 0 shows a bar for the training.
+
+    What a row becomes does not depend on the rows beside it. After `fit` there are `model_`, the flow and its network;
+    `scaling_`, of the columns; `gaussian_`, of the scaled ones; `kept_`, which columns had a value; `indicator_`.
+
+    Example:
+
+        >>> from viscos.sklearn import FlowImputer
+        >>> X = np.random.default_rng(0).normal(size=(60, 3)); X[::4, 1] = np.nan
+        >>> FlowImputer(max_steps=20, random_state=0).fit_transform(X).shape
+        (60, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        flow: str = "continuous",
+        max_steps: int = 200,
+        draws: int = 32,
+        keep_empty_features: bool = False,
+        add_indicator: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.flow, self.max_steps, self.draws = flow, max_steps, draws
+        self.keep_empty_features, self.add_indicator = keep_empty_features, add_indicator
+        self.random_state, self.verbose = random_state, verbose
+
+    def fit(self, X: Any, y: Any = None) -> FlowImputer:
+        """Trains on the rows X (n, columns), NaN in the holes; `y` is ignored. Returns itself.
+
+        Raises `ValueError` for what is no table of numbers, has an infinite value, or nothing observed.
+        """
+        X = self._checked(X, fit=True)
+        if self.max_steps < 1 or self.draws < 1:
+            raise InputError(f"max_steps is {self.max_steps} and draws {self.draws}; give 1 or more of each")
+        known = ~np.isnan(X)
+        self.kept_ = known.any(0)
+        if not self.kept_.any():
+            raise InputError("nothing is observed in X, so there is nothing to learn from")
+        self.indicator_ = MissingIndicator(error_on_new=False).fit(X) if self.add_indicator else None
+        names = tuple(self._names()[self.kept_])
+        table = Vectors("X", torch.from_numpy(X[:, self.kept_].astype(np.float64)), None, 0, columns=names)
+        self.scaling_ = Scaling.fit(table, table.known)
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        data = IncompleteData(self.scaling_.standardise(table.values), table.known)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)  # layers draw their first weights from torch's own generator
+            self.model_, self.gaussian_, self._method = trained_on_rows(
+                data, self.flow, self.max_steps, self._seed, self.verbose > 0
+            )
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """X with the mean of the draws in its holes (n, columns), and indicators if there are any."""
+        X = self._checked(X)
+        # All rows have the noise of the first: what one becomes does not depend on where it stands.
+        numbers = np.zeros(len(X), dtype=np.int64)
+        means = [self._method.best_mean(rows, self.draws, self._seed).mean() for rows in self._batches(X, numbers)]
+        return self._appended(X, self._filled(X, means)[0])
+
+    def sample(self, X: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
+        """n completions of X (n, rows, columns), each with one joint draw in the holes of a row: multiple imputations.
+
+        The same call gives the same draws, unless `random_state` says otherwise; those of the rows are independent.
+        """
+        X = self._checked(X)
+        if not isinstance(n, (int, np.integer)) or n < 1:
+            raise InputError(f"n is {n!r}; give the number of completions of each row, 1 or more")
+        seed = self._seed if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
+        rows = self._batches(X, np.arange(len(X)))
+        found: list[Completions] = [self._method.impute(each, int(n), seed, "sample") for each in rows]
+        return np.stack(self._filled(X, [done.draws for done in found], int(n)))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the columns that `transform` gives."""
+        check_is_fitted(self)
+        names = self._names(input_features)
+        out = names if self.keep_empty_features else names[self.kept_]
+        return out if self.indicator_ is None else np.append(out, self.indicator_.get_feature_names_out(names))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _checked(self, X: Any, *, fit: bool = False) -> np.ndarray:
+        if not fit:
+            check_is_fitted(self)
+        kinds = [np.float64, np.float32]
+        checked: np.ndarray = validate_data(
+            self, X, reset=fit, dtype=kinds, ensure_all_finite="allow-nan", ensure_min_samples=2 if fit else 1
+        )
+        return checked
+
+    def _names(self, given: Any = None) -> np.ndarray:
+        known = getattr(self, "feature_names_in_", None)
+        if given is None:
+            given = [f"x{i}" for i in range(self.n_features_in_)] if known is None else known
+        elif len(given) != self.n_features_in_ or (known is not None and list(given) != list(known)):
+            raise ValueError("input_features is not equal to feature_names_in_, or is of another length")
+        return np.asarray(given, dtype=object)
+
+    def _batches(self, X: np.ndarray, index: np.ndarray) -> list[Incomplete]:
+        """The rows with holes, as the model takes them."""
+        rows = np.isnan(X[:, self.kept_]).any(1)
+        values = self.scaling_.standardise(torch.from_numpy(X[rows][:, self.kept_].astype(np.float64)))
+        whole = incomplete(values, ~values.isnan(), torch.from_numpy(index[rows]))
+        return [whole.select(slice(first, first + _ROWS)) for first in range(0, len(whole), _ROWS)]
+
+    def _filled(self, X: np.ndarray, found: list[Tensor], n: int = 1) -> list[np.ndarray]:
+        """X (n times) with what was found (…, rows, columns) in its holes, in its own precision."""
+        kept = X[:, self.kept_]
+        rows = np.isnan(kept).any(1)
+        values = torch.cat([v.view(n, -1, kept.shape[1]) for v in found], 1) if found else None
+        completed = []
+        for k in range(n):
+            own = kept.copy()
+            if values is not None:
+                own[rows] = np.where(np.isnan(kept[rows]), self._restored(kept[rows], values[k]), kept[rows])
+            completed.append(self._widened(X, own))
+        return completed
+
+    def _restored(self, rows: np.ndarray, values: Tensor) -> np.ndarray:
+        """Values of the model in the columns' own units; what no solve found is the Gaussian's conditional mean."""
+        failed = values.isnan().any(1)
+        if bool(failed.any()):
+            known = self.scaling_.standardise(torch.from_numpy(rows[failed.numpy()].astype(np.float64)))
+            guess = self.gaussian_.conditional(known.nan_to_num(0), ~known.isnan())
+            values = values.clone()
+            values[failed] = guess.to(values)
+            warnings.warn(
+                f"the flow found no completion of {int(failed.sum())} of {len(rows)} rows; they have the conditional "
+                "mean of a Gaussian",
+                stacklevel=4,
+            )
+        restored = self.scaling_.restore(values)
+        constant = torch.tensor([name in self.scaling_.constant for name in self.scaling_.columns])
+        return torch.where(constant, self.scaling_.center, restored).numpy()
+
+    def _widened(self, X: np.ndarray, own: np.ndarray) -> np.ndarray:
+        if not self.keep_empty_features:
+            return own
+        whole = np.where(np.isnan(X), np.zeros((), X.dtype), X)
+        whole[:, self.kept_] = own
+        return whole
+
+    def _appended(self, X: np.ndarray, completed: np.ndarray) -> np.ndarray:
+        if self.indicator_ is None:
+            return completed
+        return np.hstack([completed, self.indicator_.transform(X).astype(completed.dtype)])
