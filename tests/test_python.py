@@ -181,7 +181,8 @@ def test_a_fit_shows_a_bar_if_asked(capsys):
 def run_of(flow: Flow, posterior=None, scaling: Scaling | None = None, shape=(3,)) -> Trained:
     state = {"shape": list(shape), "scaling": None if scaling is None else scaling.state()}
     state["gaussian"] = {"mean": torch.zeros(math.prod(shape)), "covariance": torch.eye(math.prod(shape))}
-    return Trained(Model(flow, posterior, None), {"dataset": {"noise": 0.0}}, state, Path("checkpoint.pt"))
+    cfg = {"dataset": {"noise": 0.0}}
+    return Trained(model=Model(flow, posterior, None), cfg=cfg, state=state, path=Path("checkpoint.pt"))
 
 
 COLUMNS = Scheme((Column("long"), Column("heavy"), Column("fine")))
