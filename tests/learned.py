@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 from problems import normal
 
+from viscos.cli import main
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
+from viscos.imputers import Imputer
 from viscos.imputers.learned import LearnedImputer
 from viscos.linear.gaussian import Gaussian
 from viscos.runs import checkpoint
@@ -98,6 +105,20 @@ def check_protocol(make: Callable[[], LearnedImputer], stops: tuple[int, ...], t
         other.impute(batch)
     with pytest.raises(InputError, match=r"items have shape \(4,\); this imputer was fitted to \(3,\)"):
         imputer.impute(incomplete(torch.zeros(2, 4), torch.ones(2, 4).bool()))
+
+
+def check_commands(name: str, *settings: str) -> dict:
+    """It is trained, measured and saved from the command line, and completes from its run; returns the record."""
+    few = ("train_items=40", "test_items=6", "imputers=[mean]", *(f"imputer.{each}" for each in settings))
+    assert main(["train", f"imputer={name}", *few, "hydra.run.dir=run"]) == 0
+    assert main(["impute", "checkpoint=run", "items=2", "draws=2", "hydra.run.dir=out"]) == 0
+    record = json.loads(Path("run/metrics.json").read_text())
+    assert record["imputer"] == name and record["cost"][name]["network_passes_an_item"] > 0
+    assert all(row["pooled"] > 0 for row in record["rmse"].values())
+    with initialize_config_module("viscos.configs", version_base="1.3"):
+        published = OmegaConf.to_container(compose("train", [f"imputer={name}_paper"]).imputer)
+    assert published.keys() == record["config"]["imputer"].keys() and build(published, Imputer)
+    return record
 
 
 def check_odd_columns(make: Callable[[], LearnedImputer]) -> None:

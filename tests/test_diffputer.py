@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learned import LAW, ROOT, D, check_odd_columns, check_protocol, errors, gaussian_rows
+from learned import LAW, ROOT, D, check_commands, check_odd_columns, check_protocol, errors, gaussian_rows
 from problems import normal
 
 from viscos.core.batch import incomplete
@@ -21,6 +21,12 @@ def tiny() -> DiffPuterImputer:
 
 def test_it_holds_what_every_imputer_holds(tmp_path):
     check_protocol(tiny, (2, 5, 7), tmp_path)  # teaching, drawing, and the first step of another round
+
+
+def test_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = check_commands("diffputer", "epochs=2", "rounds=2", "width=8", "levels=3")
+    assert record["rmse"].keys() == {"diffputer_mean", "diffputer_draw", "mean_imputation"}
 
 
 def test_odd_columns():

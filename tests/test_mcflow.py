@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learned import check_odd_columns, check_protocol, errors, gaussian_rows
+from learned import check_commands, check_odd_columns, check_protocol, errors, gaussian_rows
 from problems import normal
 
 from viscos.core.batch import incomplete
@@ -24,6 +24,11 @@ def tiny() -> MCFlowImputer:
 
 def test_it_holds_what_every_imputer_holds(tmp_path):
     check_protocol(tiny, (2, 7), tmp_path)
+
+
+def test_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert check_commands("mcflow", "epochs=2", "first=1", "width=8")["rmse"].keys() == {"mcflow", "mean_imputation"}
 
 
 def test_odd_columns():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learned import check_odd_columns, check_protocol, gaussian_rows
+from learned import check_commands, check_odd_columns, check_protocol, gaussian_rows
 from problems import normal
 
 from viscos.core.errors import InputError
@@ -19,6 +19,12 @@ def tiny() -> MisGANImputer:
 
 def test_it_holds_what_every_imputer_holds(tmp_path):
     check_protocol(tiny, (1, 7), tmp_path)
+
+
+def test_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = check_commands("misgan", "epochs=5", "imputer_width=8")
+    assert record["rmse"].keys() == {"misgan_mean", "misgan_draw", "mean_imputation"}
 
 
 def test_odd_columns():
