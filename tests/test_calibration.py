@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from problems import AffineFlow, normal
 from scipy.stats import chisquare
 
+from viscos.commands.assemble.evaluation import calibrates
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_noise
@@ -30,7 +31,9 @@ from viscos.metrics.calibration import Scores, varying
 from viscos.metrics.metric import measured
 from viscos.metrics.ranks import Ranks, uniformity
 from viscos.metrics.simulated import simulated
+from viscos.posteriors import Diagonal
 from viscos.report.calibrated import calibration_lines, save_calibration
+from viscos.roots import anderson
 
 quick = settings(max_examples=25, deadline=None)
 NAN = float("nan")
@@ -425,6 +428,20 @@ def test_the_flow_itself_is_calibrated_on_its_own_samples_and_a_wrong_posterior_
     lines = calibration_lines(record)
     assert len(lines) == 3 and lines[1].startswith("  viscos: ") and "own samples" in lines[2]
     assert calibration_lines({}) == []
+
+
+def test_draws_of_a_sample_have_other_noise_than_it(monkeypatch):
+    """Where all is hidden, q is the flow itself: by the same noise, the first draw would be the sample."""
+    flow, seen = AffineFlow(2), []
+    monkeypatch.setattr(Ranks, "update", lambda self, draws, truth, hidden, ok: seen.append((draws, truth)))
+    simulated(flow, FlowImputer(flow, Diagonal(torch.zeros(5, 2)), anderson()), torch.zeros(5, 2).bool(), 0, 40)
+    ((draws, truth),) = seen
+    assert draws.shape == (39, 5, 2) and (draws - truth).abs().amax(2).min() > 1e-4
+
+
+def test_calibration_is_measured_where_it_is_cheap_or_asked_for():
+    assert calibrates(None, 100) and not calibrates(None, 101)
+    assert calibrates(True, 784) and not calibrates(False, 2)
 
 
 def test_the_picture_of_calibration(tmp_path):

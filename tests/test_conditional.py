@@ -117,6 +117,21 @@ def test_the_same_seed_gives_the_same_draws_in_any_batch_and_order():
     assert (torch.cat([q.sample(1), q.sample(2)]) - together).abs().max() < 1e-8  # new draws go on where the last ended
 
 
+def test_estimated_densities_of_an_item_do_not_depend_on_its_company():
+    flow, y, hidden = problem(batch=4, pattern="random")
+    index = torch.tensor([40, 10, 30, 20])
+
+    def densities(rows):
+        picked = y[rows], ~hidden[rows]
+        q = viscos.condition(flow, *picked, posterior="diagonal", solver=TIGHT, index=index[rows])
+        return q.bound(3, exact_below=2), q.log_prob(torch.where(hidden, 0.1, y)[rows], exact_below=2)
+
+    together = densities([0, 1, 2, 3])
+    for rows in ([2, 3], [1]):
+        for alone, every in zip(densities(rows), together, strict=True):
+            torch.testing.assert_close(alone, every[rows], rtol=1e-6, atol=1e-6)
+
+
 def test_the_same_run_is_the_same_bit_for_bit():
     flow, y, hidden = problem()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from learned import check_commands, check_odd_columns, check_protocol, gaussian_rows
+from learned import check_commands, check_odd_columns, check_protocol, errors, gaussian_rows
 from problems import normal
 
 from viscos.core.errors import InputError
@@ -64,6 +66,27 @@ def test_what_is_masked_and_completed(sees_mask):
     assert torch.equal(networks.completed(spoilt, m, normal(4, 3, seed=1).float()), first)
     masks = networks.masks(normal(4, 2).float())
     assert masks.shape == (4, 3) and masks.gt(0).all() and masks.lt(1).all()
+
+
+def test_the_imputer_and_its_critic_have_a_rate_of_their_own():
+    data, began = IncompleteData(*gaussian_rows(24, seed=3)), {}
+
+    def note(done, total, figures):
+        began.setdefault("networks", copy.deepcopy(imputer.networks.state_dict()))
+
+    imputer = MisGANImputer(epochs=4, batch_size=8, critics=2, widths=(5,), imputer_rate=1e-12)
+    now = imputer.fit(data, progress=note).networks.state_dict()
+    weights = {key: value for key, value in began["networks"].items() if key.endswith("weight")}
+    still = {key for key, value in weights.items() if (now[key] - value).abs().max() < 1e-6}
+    assert still == {key for key in weights if key.startswith(("imputer.", "critics.imputer."))}
+
+
+@pytest.mark.slow
+def test_completions_of_a_gaussian_come_near_its_conditional_means():
+    values, observed = gaussian_rows(1000, seed=3)
+    imputer = MisGANImputer(epochs=288, imputer_rate=1e-3, widths=(32, 32), imputer_width=32, noise=8)
+    mine, exact, mean = errors(imputer.fit(IncompleteData(values, observed), 1), draws=16)
+    assert mine < 1.25 * exact < 0.75 * mean
 
 
 def test_images_stay_in_their_range():

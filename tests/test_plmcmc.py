@@ -138,6 +138,17 @@ def test_a_chain_that_never_moved_has_failed():
     assert float(done.notes["effective_sample_size"]) == 0
 
 
+def test_chains_that_never_moved_are_not_in_the_mean():
+    observed = torch.tensor([True, False, False])
+    batch = incomplete(torch.tensor([0.3, 0.0, 0.0]).expand(40, 3), observed)
+    made = PLMCMCImputer(flow(), steps=3, sigma=0.05, resample=1.0)
+    one, both = made.impute(batch, 1), made.impute(batch, 2)
+    rows = both.ok[0] & ~both.ok[1]
+    assert bool(rows.any()) and bool((~both.ok).all(0).any())
+    assert torch.equal(both.mean()[rows], one.mean()[rows])
+    assert torch.equal(both.mean()[:, ~observed].isnan().all(1), ~both.ok.any(0)), "none where all have failed"
+
+
 @pytest.mark.parametrize(("keeps", "worth"), [(0.0, 1.0), (0.9, 0.1 / 1.9)])
 def test_the_effective_sample_size_is_that_of_an_autoregression(keeps, worth):
     """(1 − ρ)/(1 + ρ) of n states, up to what batches of finite length miss."""

@@ -299,6 +299,29 @@ def test_failed_proposals_are_never_drawn():
         assert d.words[0] == "doubtful" and int(found.diagnosis.distinct[1]) == 0
 
 
+def test_a_solve_that_ends_at_a_singular_jacobian_has_no_weight(monkeypatch):
+    """There log|det G^HH| is −∞, and the weight would be infinite: the first item everywhere, the other once."""
+    _, _, _, of = problem()
+
+    def term(flow, y, hidden, probes, exact_below):
+        found = torch.zeros(len(y), dtype=F64)
+        found[::2], found[1] = INF, INF
+        return found
+
+    q = of([0, 3])
+    monkeypatch.setattr("viscos.inference.proposals.log_evidence_term", term)
+    monkeypatch.setattr("viscos.inference.elbo.log_evidence_term", term)
+    for method in ("sir", "imh"):
+        with pytest.warns(UserWarning, match="doubtful"):
+            found = q.refine(method, 3, proposals=60)
+        assert not found.ok[:, 0].any() and found.draws[:, 0].isnan().any() and found.ok[:, 1].all()
+        d = found.diagnosis
+        assert d.failed.tolist() == pytest.approx([1, 1 / 60]) and d.effective[1] > 1 and d.evidence[1].isfinite()
+        assert d.evidence[0] == -INF and d.verdicts()[0][0] == "doubtful"
+    bound = q.bound(8)
+    assert bound[0] == -INF and bound[1].isfinite()
+
+
 def test_refused():
     _, _, _, of = problem()
     q = of([0])

@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     "accumulate": integer(1),
     "gaussian_floor": number(0, inside=True),
     "denoise": flag,
-    "calibration": flag,
+    "calibration": optional(flag),
     "draws": integer(1),
     "imputers": either(empty, list_of(text)),
     "metrics": either(empty, list_of(text)),

@@ -33,8 +33,9 @@ class PLMCMCImputer(OnFlow):
     latent by normal steps of `scale`. A chain starts at a sample of the flow whose observed entries are put right.
 
     A draw is a chain's last state, with the observed entries themselves; one whose chain never moved has failed. The
-    mean is that of the second halves of all chains. The acceptance rate is of a chain's steps; the effective sample
-    size, of an item's chains together, is by means of batches (Flegal and Jones, 2010), the median over hidden entries.
+    mean is that of the second halves of the others. The acceptance rate is of a chain's steps; the effective sample
+    size, of an item's chains together, is by means of batches (Flegal and Jones, 2010), the median over hidden entries:
+    it sees what a chain has not forgotten, and not that chains may be in different modes.
     Where the flow estimates its log-determinant, each chain has probes of its own for all its steps: the target is that
     of a fixed estimate. The authors use 500 to 3000 steps and 5 chains.
     """
@@ -106,7 +107,7 @@ class PLMCMCImputer(OnFlow):
         self, batch: Incomplete, draws: int, state: _State, rate: Tensor, moments: _Moments
     ) -> Completions:
         like, shape = batch.values, (draws, *batch.values.shape)
-        y, mean = state.y.view(shape), moments.mean.view(shape).mean(0)
+        y = state.y.view(shape)
         if self.noise > 0 and self.of.can_denoise:
             y = self.of.denoised(state.y, self.noise).view(shape)
         completed = torch.where(batch.observed, like, y)
@@ -121,6 +122,7 @@ class PLMCMCImputer(OnFlow):
             "acceptance": rate.view(draws, -1).mean(0),
             "effective_sample_size": moments.effective_size(draws, batch.hidden),
         }
+        mean = torch.where(ok, moments.mean.view(shape), 0).sum(0) / ok.sum(0)  # NaN where all chains failed
         expected = torch.where(batch.observed, like, mean)
         verdict = replace(found, status=status, evaluations=state.evaluations)
         return Completions(completed, None, verdict, expected=expected, notes=notes)

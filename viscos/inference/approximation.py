@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
-from viscos.core.rng import Generators, ItemGenerators, generator, item_noise
+from viscos.core.rng import ItemGenerators, item_noise
 from viscos.flows.flow import Flow
 from viscos.inference.elbo import Objective, repeat, repeated
 from viscos.inference.imputation import Completions, impute
 from viscos.linear import log_abs_det_block
 from viscos.posteriors import Posterior
+
+_PROBES = {"judge": -2, "bound": -5, "density": -6}
+"""Keys of probes that are an item's own, beside those of the steps of a fit: no number depends on its company."""
 
 
 class Approximation:
@@ -53,11 +56,12 @@ class Approximation:
     @torch.inference_mode(False)
     @torch.no_grad()
     def log_weight(self, draws: int, purpose: str, exact_below: int) -> Tensor:
-        """The log-weights of draws (K, B), see `Objective.log_weight`, whose noise is the same at every call."""
+        """The log-weights of draws (K, B), see `Objective.log_weight`, whose noise is the same at every call.
+
+        `purpose` is `judge` or `bound`.
+        """
         q, noise = self.posterior(self.batch, self.flow), self.epsilon(draws, purpose)
-        probes: Generators = generator(self.seed, purpose)
-        if purpose == "judge":  # an item's verdict must not depend on its company
-            probes = ItemGenerators(self.seed, self.batch.index, draws, -2)
+        probes = ItemGenerators(self.seed, self.batch.index, draws, _PROBES[purpose])
         return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below=exact_below)[0]
 
     @torch.inference_mode(False)
@@ -71,7 +75,7 @@ class Approximation:
         shape, like = y.shape, self.batch.values
         flow, hidden = repeated(self.flow, len(like), len(y)), repeat(self.batch.hidden, len(y))
         x, G = flow.linearize(torch.where(hidden, y.flatten(0, 1), repeat(self.batch.filled(), len(y))))
-        probes = generator(self.seed, "density")
+        probes = ItemGenerators(self.seed, self.batch.index, len(y), _PROBES["density"])
         block = log_abs_det_block(G, hidden, x, probes, min(exact_below, flow.dense_below)).view(shape[:2])
         empty = self.batch.hidden.flatten(1).all(1)
         log_q = self.posterior(self.batch, self.flow).log_prob(x.view(shape))

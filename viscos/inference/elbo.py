@@ -163,16 +163,16 @@ class Objective:
         generator: Generators,
         exact_below: int = 1024,
     ) -> tuple[Tensor, Completion]:
-        """log p(y) − log q(y^H), both densities over data, of each draw (K, B); NaN where the solve failed.
+        """log p(y) − log q(y^H), both densities over data, of each draw (K, B).
 
-        `lower_bound` makes the bound of them.
+        NaN where the solve failed, or where it ended at a singular Jacobian. `lower_bound` makes the bound of them.
         """
         x_hidden = q.sample(noise).flatten(0, 1)
         completion = self.complete(flow, batch, q, x_hidden)
         flow = repeated(flow, len(batch), len(noise))
         rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)
         weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest
-        weight = torch.where(completion.solution.converged, weight, float("nan"))
+        weight = torch.where(completion.solution.converged & weight.isfinite(), weight, float("nan"))
         return weight.view(len(noise), len(batch)), completion
 
 

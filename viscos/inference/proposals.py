@@ -26,7 +26,7 @@ class Proposals:
     y: Tensor
     """The completions (K, B, …), finite also where the solve failed."""
     weight: Tensor
-    """log w (K, B), NaN where the solve failed."""
+    """log w (K, B), NaN where the solve failed, or ended at a singular Jacobian."""
     solution: Solution
     """The verdict on each of the K·B solves, draws in the outer axis."""
     clean: Tensor
@@ -98,7 +98,7 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
         # The mean of two estimates has a quarter of the variance of their difference.
         rest, error = (rest + again) / 2, (rest - again) / 2
     weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
-    solved = completion.solution.converged.view(shape)
+    solved = completion.solution.converged.view(shape) & weight.isfinite()  # else at a singular Jacobian
     clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
     return Proposals(
         y.view(*shape, *like.shape[1:]),

@@ -29,7 +29,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_uniform
-from viscos.core.solution import Solution, per_item
+from viscos.core.solution import Solution, Status, per_item
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
 from viscos.inference.diagnosis import Diagnosis
@@ -111,7 +111,7 @@ def chained(log_weight: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 def refined(approximation: Approximation, proposals: Proposals, method: str, draws: int) -> Refined:
     """`draws` draws of the exact conditional by `method`: `sir`, or `imh`, whose chain is looked at at equal distances.
 
-    Random numbers are keyed by (seed, item). Where no proposal was solved, hidden entries are NaN, and the verdict is
+    Random numbers are keyed by (seed, item). Where no proposal has a weight, hidden entries are NaN, and the verdict is
     that on the first proposal. The evaluations of all proposals are shared out among the draws. Raises `InputError`
     for another method, or for fewer proposals than draws.
     """
@@ -129,12 +129,13 @@ def refined(approximation: Approximation, proposals: Proposals, method: str, dra
     latents = torch.where(per_item(ok, y), repeated(approximation.flow, size, draws).to_latent(y), float("nan"))
     verdicts = proposals.solution
     solution = Solution(*(getattr(verdicts, f.name)[rows] for f in fields(Solution)))
+    status = torch.where(solution.converged & ~ok, int(Status.NON_FINITE), solution.status)  # solved, without a weight
     spent = verdicts.evaluations.view(count, size).sum(0) / draws
     distinct = torch.tensor([len(set(each) - {-1}) for each in index.T.tolist()], device=index.device)
     return Refined(
         shown.view(draws, *batch.values.shape),
         latents.view(draws, *batch.values.shape),
-        replace(solution, evaluations=spent.repeat(draws)),
+        replace(solution, status=status, evaluations=spent.repeat(draws)),
         expected=_mean(proposals, batch),
         method=method,
         diagnosis=replace(proposals.diagnosis(draws), distinct=distinct, acceptance=acceptance),

@@ -29,7 +29,7 @@ def simulated(flow: Flow, imputer: Imputer, observed: Tensor, seed: int, batch_s
     ranks, unsolved = Ranks(torch.ones(observed.shape[1:], dtype=torch.bool), False), 0
     size = max(1, batch_size // 8)
     for rows in torch.arange(len(observed)).split(size):
-        latent = item_noise(seed, rows, 1, observed.shape[1:], like, purpose="simulation")[0]
+        latent = item_noise(seed, rows, 1, observed.shape[1:], like, purpose="sample")[0]  # of no draw's noise
         found = flow.to_data(latent)
         good = found.converged.cpu()
         unsolved += int((~good).sum())

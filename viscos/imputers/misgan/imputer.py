@@ -29,8 +29,12 @@ class MisGANImputer(LearnedImputer):
     its own large, less a penalty on its gradient (WGAN-GP). Images are taken as they are, vectors in standard units.
 
     Published: up to 1,000 epochs of batches of 64, α = β = 0.1, five steps of critics to one of the others, rates of
-    1e-4 and of 2e-4 for the imputer, noise of 128 numbers, generators of widths 256 and 512, an imputer of the width
-    of an item that does not see m.
+    1e-4 and of 2e-4 for the imputer and its critic, noise of 128 numbers, generators of widths 256 and 512, an imputer
+    of the width of an item that does not see m.
+
+    It is slow, and until it has converged of no use: on 1,000 rows of three correlated normal columns, 30 % hidden, its
+    mean is behind mean imputation after 1,000 steps of the generators, and a tenth off the exact mean's RMSE after
+    2,000. At the length of the defaults it has not converged on pictures.
     """
 
     name, label = "misgan", "MisGAN"
@@ -82,10 +86,18 @@ class MisGANImputer(LearnedImputer):
         made = MisGAN(d, self.noise, self.widths, self.imputer_width or d, unit, self.sees_mask).to(self.device)
         self.networks, betas = made, (0.5, 0.9)
         self.teachers = {
-            "critics": Adam(made.critics.parameters(), self.learning_rate, betas),
+            "critics": Adam(self._critics(made), self.learning_rate, betas),
             "generators": Adam(made.generators(), self.learning_rate, betas),
             "imputer": Adam(made.imputer.parameters(), self.imputer_rate, betas),
         }
+
+    def _critics(self, networks: MisGAN) -> list[dict[str, Any]]:
+        """The parameters of the critics, each with the rate of what it judges."""
+        rates = {"imputer": self.imputer_rate}
+        return [
+            {"params": list(critic.parameters()), "lr": rates.get(key, self.learning_rate)}
+            for key, critic in networks.critics.items()
+        ]
 
     def advance(self, rows: Tensor, observed: Tensor) -> dict[str, float]:
         random = generator(self.seed, self.name, self.step)
