@@ -630,7 +630,6 @@ def test_impute_pictures(folder):
         ("flow.factory=factories:two checkpoint=none.pt", "no run folder or checkpoint file 'none.pt'"),
         ("flow.factory=factories:function checkpoint=other.pt", "takes no state dict; say checkpoint=null"),
         ("flow.factory=factories:two input=null", "give input="),
-        ("flow.factory=factories:two input=whole.npy", "has no holes"),
         ("flow.factory=factories:fixed input=wide.npy missing=0.5", "wide.npy has 3 columns, the flow takes 2"),
         ("flow.factory=factories:any_size input=picture.png", "which only an array or a table tells"),
         (

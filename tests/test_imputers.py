@@ -17,6 +17,7 @@ from viscos.commands.assemble.imputers import FromTraining, Parts, check, comple
 from viscos.core import labels
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
+from viscos.data.columns import Column, Scheme
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
@@ -249,7 +250,11 @@ def test_the_gaussian_of_complete_data_is_that_of_what_was_hidden_too(monkeypatc
     """Of the items that were trained on, in standard deviations of the columns, with the noise of training."""
     whole = Vectors("toy", VALUES, None, 0)
     monkeypatch.setattr(Dataset, "load", lambda self, split, limit: replace(whole, values=whole.values[:limit]))
-    scaling = Scaling(("a", "b", "c"), torch.tensor([1.0, 2, 3]).double(), torch.tensor([2.0, 1, 4]).double())
+    scaling = Scaling(
+        Scheme(tuple(Column(name) for name in "abc")),
+        torch.tensor([1.0, 2, 3]).double(),
+        torch.tensor([2.0, 1, 4]).double(),
+    )
     made = complete_gaussian(Dataset({"name": "toy", "noise": 0.3}), 30, scaling, 1e-3)
     y = (VALUES[:30].double() - scaling.center) / scaling.scale
     torch.testing.assert_close(made.gaussian.mean, y.mean(0), atol=1e-6, rtol=0)
@@ -364,7 +369,7 @@ def test_they_are_chosen_by_name_and_fitted():
 
 
 def test_each_is_given_the_flow_that_it_needs():
-    with pytest.raises(InputError, match=r"choose from d_flow, dps, .*viscos, or give"):
+    with pytest.raises(InputError, match=r"choose from d_flow, diffputer, .*viscos, or give"):
         described_by("nearest")
     for name in ("dps", "viscos"):
         with pytest.raises(InputError, match="a flow that is trained already, and there is none"):

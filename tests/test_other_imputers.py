@@ -136,7 +136,9 @@ def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
     monkeypatch.setattr(NeighboursImputer, "fit", slowly)
     monkeypatch.setattr(NeighboursImputer, "state", lambda self: state(self) | {"steps": self.steps})
     monkeypatch.setattr(NeighboursImputer, "load_state", lambda self, given: load_state(self, given))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     assert main(["train", "imputer=knn", *SMALL, "hydra.run.dir=stopped"]) == 130
+    signal.signal(signal.SIGINT, before)
     assert "goes on" in capsys.readouterr().err and not checkpoint.load("stopped/checkpoint.pt")["finished"]
     assert not Path("stopped/metrics.json").exists()
     monkeypatch.setattr(NeighboursImputer, "load_state", load)

@@ -49,7 +49,7 @@ _EXAMPLES = {
         ("viscos table", "tables of those that are finished"),
         ("viscos table format=latex save=FOLDER", "for a paper, and the records to keep"),
         ("viscos table runs=FOLDER", "of other runs"),
-        ("viscos table runs=FOLDER by=flow.width", "told apart by any setting"),
+        ("viscos table runs=FOLDER by=flow.width", "runs told apart by any setting"),
     ),
     "figure": (
         ("viscos figure name=2 run=outputs/impute/RUN", "digits: original, masked, completed"),

@@ -56,6 +56,6 @@ class Denoiser(nn.Module):
 
 
 def noise_levels(levels: int, largest: float, rho: float = 7.0) -> list[float]:
-    """σ from `largest` to `SIGMA_LEAST`, and 0 (Karras et al., equation 5)."""
+    """σ from `largest` to `SIGMA_LEAST`, and 0 (Karras et al., equation 5 there)."""
     a, b = largest ** (1 / rho), SIGMA_LEAST ** (1 / rho)
     return [*((a + k / max(1, levels - 1) * (b - a)) ** rho for k in range(levels)), 0.0]

@@ -21,6 +21,7 @@ from viscos.imputers.imputer import OnFlow
 from viscos.inference import Completions
 
 HALF_PI = 0.5 * math.pi
+_TOGETHER = 4096  # random numbers of an item that are made at once
 
 
 class Denoiser:
@@ -79,6 +80,28 @@ def angles(steps: int, grid: float = 1.5) -> list[float]:
     return [HALF_PI * (k / steps) ** grid for k in range(steps, -1, -1)]
 
 
+class _Noise:
+    """Normal noise (K·B, …) for each step of a walk, keyed by (seed, purpose, item, draw) and the number of the step.
+
+    Made for several steps at once, as many as the size of an item alone says.
+    """
+
+    def __init__(self, batch: Incomplete, draws: int, seed: int, purpose: str) -> None:
+        self.batch, self.draws, self.seed, self.purpose = batch, draws, seed, purpose
+        self.steps = max(1, _TOGETHER // max(1, batch.values[0].numel()))
+        self._block, self._made = -1, batch.values
+
+    def __call__(self, number: int) -> Tensor:
+        """That of step `number`."""
+        block, within = divmod(number, self.steps)
+        if block != self._block:
+            like, purpose = self.batch.values, f"{self.purpose} {block}"
+            shape = (self.steps, *like.shape[1:])
+            made = item_noise(self.seed, self.batch.index, self.draws, shape, like, purpose=purpose)
+            self._block, self._made = block, made.flatten(0, 1)
+        return self._made[:, within]
+
+
 class GuidedImputer(OnFlow):
     """Completes by a walk that a subclass writes; `noise` is taken off hidden entries, as off draws of the flow.
 
@@ -102,11 +125,7 @@ class GuidedImputer(OnFlow):
     @torch.no_grad()
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         denoiser, like = Denoiser(self.of), batch.values
-
-        def noise(number: int) -> Tensor:
-            drawn = item_noise(seed, batch.index, draws, like.shape[1:], like, purpose=f"{purpose} {number}")
-            return drawn.flatten(0, 1)
-
+        noise = _Noise(batch, draws, seed, purpose)
         target = denoiser.standardise(batch.filled()).masked_fill(batch.hidden, 0)
         target, observed = (part.expand(draws, *part.shape).flatten(0, 1) for part in (target, batch.observed))
         y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise)))

@@ -22,7 +22,7 @@ def coupling_flow(d: int, couplings: int, width: int) -> Flow:
 
 
 class Stage(nn.Module):
-    """A flow G⁻¹ and a network h from latents to likelier ones (MCFlow, section 3): y ↦ G(h(G⁻¹(y)))."""
+    """A flow G⁻¹ and a network h from latents to likelier ones (MCFlow, section 3 there): y ↦ G(h(G⁻¹(y)))."""
 
     def __init__(self, d: int, couplings: int, width: int, likelier: nn.Module) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def from_latent(flow: Flow, x: Tensor) -> Tensor:
 
 
 def latent_network(d: int, width: int) -> nn.Sequential:
-    """h: five linear layers (d,) → (d,) with LeakyReLU in between (MCFlow, section 4)."""
+    """h: five linear layers (d,) → (d,) with LeakyReLU in between (MCFlow, section 4 there)."""
     widths = [d, *[width] * 4, d]
     layers = list[nn.Module]()
     for a, b in itertools.pairwise(widths):

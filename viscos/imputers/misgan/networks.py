@@ -47,11 +47,11 @@ class MisGAN(nn.Module):
         return self._ranged(self.data(noise))
 
     def masks(self, noise: Tensor) -> Tensor:
-        """G_m: noise (B, k) → masks (B, d) in (0, 1), σ(· / 0.66) (section 3)."""
+        """G_m: noise (B, k) → masks (B, d) in (0, 1), σ(· / 0.66) (section 3 there)."""
         return torch.sigmoid(self.mask(noise) / _TEMPERATURE)
 
     def completed(self, x: Tensor, m: Tensor, noise: Tensor) -> Tensor:
-        """G_i(x, m, ω) = x ⊙ m + Ĝ_i(x ⊙ m + ω ⊙ (1 − m)) ⊙ (1 − m), for ω (B, d) (section 4)."""
+        """G_i(x, m, ω) = x ⊙ m + Ĝ_i(x ⊙ m + ω ⊙ (1 − m)) ⊙ (1 − m), for ω (B, d) (section 4 there)."""
         omega = torch.special.ndtr(noise) if self.unit else noise
         holed = x * m + omega * (1 - m)
         given = torch.cat([holed, m], 1) if self.sees_mask else holed
@@ -62,7 +62,7 @@ class MisGAN(nn.Module):
 
 
 def masked(x: Tensor, m: Tensor, tau: float = 0.0) -> Tensor:
-    """f_τ(x, m) = x ⊙ m + τ (1 − m) (section 2)."""
+    """f_τ(x, m) = x ⊙ m + τ (1 − m) (section 2 there)."""
     return x * m + tau * (1 - m)
 
 

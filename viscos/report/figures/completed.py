@@ -42,7 +42,7 @@ def load(path: Path, needed: tuple[str, ...]) -> dict[str, Tensor]:
     """The arrays of a file, `needed` among them; raises `InputError` if it is not there or lacks one."""
     try:
         with np.load(path) as file:
-            arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+            arrays = {name: torch.from_numpy(file[name]) for name in file.files if file[name].dtype.kind in "bif"}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read; give a run folder of `viscos impute`") from error
     for name in needed:
