@@ -154,11 +154,11 @@ def flattened(name: str, node) -> list[str]:
     return [key for inner, value in node.items() for key in flattened(f"{name}.{inner}", value)]
 
 
-def test_rules_are_about_settings_that_exist():
-    exist = {option.name for command in COMMANDS for option in outline(command).options}
-    for part in {part.name for command in COMMANDS for part in outline(command).parts}:
-        exist |= {key for choice in choices(part) for key in flattened(part, settings(part, choice))}
-    assert RULES.keys() <= exist
+def test_rules_are_about_settings_that_exist_and_every_setting_of_a_part_has_one():
+    parts = {part.name for command in COMMANDS for part in outline(command).parts if not overlays(part.name)}
+    held = {key for part in parts for choice in choices(part) for key in flattened(part, settings(part, choice))}
+    assert RULES.keys() <= held | {option.name for command in COMMANDS for option in outline(command).options}
+    assert {key for key in held - RULES.keys() if not key.endswith("._target_")} == set()
 
 
 def test_top_level_files_only_compose():

@@ -10,7 +10,7 @@ import torch
 
 from viscos.cli import main
 from viscos.commands.assemble.benching import _center
-from viscos.commands.assemble.idle import said
+from viscos.commands.assemble.idle import of_input, said
 from viscos.commands.report import hidden_share
 from viscos.core.errors import InputError
 
@@ -157,3 +157,9 @@ def test_a_hidden_centre_that_does_nothing_or_all(asked, shape, says):
 def test_a_bench_of_a_checkpoint_takes_no_other_flow_or_data(given, trained, capsys):
     line = refused(capsys, "bench", f"checkpoint={trained}", given, "threads=1")
     assert "is measured where there is no checkpoint; leave it out" in line
+
+
+def test_what_is_for_other_items_is_said():
+    given = ["window", "decimal", "seed"]
+    assert said(given, of_input(pictures=True, table=False)) == "without effect here: decimal (for tables)"
+    assert said(given, of_input(pictures=False, table=True)) == "without effect here: window (for pictures)"

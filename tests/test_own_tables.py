@@ -352,3 +352,15 @@ def test_draws_about_the_completions_of_an_imputer_without_draws():
     torch.testing.assert_close(done.draws.mean(0), done.mean(), atol=0.1, rtol=0)
     assert done.draws[:, 0, 1].var() == pytest.approx(0.75, rel=0.1)  # of the second, given the first
     assert done.draws[:, 1].var(0).tolist() == pytest.approx([1, 1], rel=0.1)
+
+
+def test_a_comma_that_would_stand_for_two_things_is_refused():
+    Path("t.csv").write_text("a,b\n1,\n")
+    with pytest.raises(InputError, match=r"t\.csv has commas between its cells.*say decimal=\. if"):
+        read_sheet(Path("t.csv"), Dialect(decimal=",", prefix=""))
+    Path("one.csv").write_text("a\n1,5\n")
+    one = read_sheet(Path("one.csv"), Dialect(decimal=","))
+    assert one.header == ("a",) and one.dialect.numbers(one.cells("a")).tolist() == [1.5]
+    Path("no.csv").write_text("")
+    with pytest.raises(InputError, match=r"no\.csv is empty"):
+        read_sheet(Path("no.csv"), Dialect(decimal=","))

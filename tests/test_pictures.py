@@ -360,7 +360,13 @@ def test_a_mask_of_the_picture_and_nothing_is_overwritten(trained, capsys):
     assert json.loads((out / "metrics.json").read_text())["rmse"]["mean"]["entries"] == 48, "the truth is known"
     again = ["impute", f"checkpoint={trained}", "hydra.run.dir=out", *QUICK, *words]
     assert main(again) == 2 and "holds completions already" in capsys.readouterr().err
+    for stale in ("completed/a/draw-09.png", "draws/draw_009.csv", "masked.csv"):
+        Path("out", stale).parent.mkdir(exist_ok=True)
+        Path("out", stale).touch()
     assert main([*again, "overwrite=true"]) == 0
+    left = {path.name for path in Path("out").iterdir()}
+    assert "completed" in left and not {"draws", "masked.csv"} & left, "of a run that is overwritten nothing stays"
+    assert not Path("out/completed/a/draw-09.png").exists()
 
 
 def test_masks_that_are_drawn_are_of_what_the_model_sees(trained):

@@ -391,6 +391,9 @@ def test_no_runs(capsys):
     assert "there is no folder 'outputs/sweeps/mnist_tables' with runs" in one_line(capsys)
     Path("runs/unfinished").mkdir(parents=True)
     assert "no run in 'runs' is finished" in one_line(capsys, "runs=runs")
+    Path("runs/train/one").mkdir(parents=True)
+    Path("runs/train/one/metrics.json").touch()
+    assert one_line(capsys, "runs=runs").rstrip().endswith("there are some in runs/train, so say runs=runs/train")
     Path("runs/broken.json").write_text("{")
     assert "runs/broken.json cannot be read as JSON" in one_line(capsys, "runs=runs")
 

@@ -227,7 +227,7 @@ def test_how_far_to_trust_each_row(table, capsys):
     assert (found["status"] == "converged").all() and (found["residual"] < 1e-3).all()
     with (run / "trust.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["trust"] for row in rows] == found["trust"].tolist() and rows[3]["item"] == "3"
+    assert [row["trust"] for row in rows] == found["trust"].tolist() and rows[3]["row"] == "4"
     for name in ("bound", "pareto_k", "effective_sample_size", "failed", "acceptance", "distinct"):
         assert [float(row[name]) for row in rows] == pytest.approx(found[name].tolist(), rel=1e-4, nan_ok=True)
     other = completions(ran("impute", *words, "refine=imh", "proposals=96", "batch_size=1"))

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] =
     validate(command, cfg)
     if cfg.get("checkpoint") == runs.LATEST:
         cfg = {**cfg, "checkpoint": str(runs.named(runs.LATEST))}
+    # torch itself says so on the first derivative that it takes forward, and no user can do anything about it.
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     allow = cfg.get("allow") or []
     with allowing([*own, *([allow] if isinstance(allow, str) else allow)]):
         # Imported here: it brings torch, which bad settings need not wait for.

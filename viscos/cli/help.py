@@ -9,9 +9,9 @@ _EXAMPLES = {
     "train": (
         ("viscos train", "bundled 8 × 8 digits, half of the pixels missing"),
         ("viscos train dataset=mnist missing=0.9", "MNIST, nine pixels in ten missing"),
-        ("viscos train missing=0", "complete data: maximum likelihood"),
+        ("viscos train missing=0", "complete data: flow matching"),
+        ("viscos train flow=iresnet missing=0", "complete data: maximum likelihood"),
         ("viscos train dataset=table dataset.path=FILE.csv missing=0.2", "a table; empty cells are missing too"),
-        ("viscos train flow=continuous missing=0", "complete data: flow matching"),
         ("viscos train flow.width=64 epochs=5", "any setting can be changed"),
         ("viscos train flow._target_=M.F flow.depth=3", "code of your own: function F of module M"),
         ("viscos train --multirun missing=0.5,0.9", "one run for each value; run again, it goes on"),
@@ -23,9 +23,10 @@ _EXAMPLES = {
         ("viscos impute checkpoint=outputs/train/RUN", "test items, with the holes of the run"),
         ("viscos impute checkpoint=RUN mask=center8 mask.size=4", "the middle missing, 4 × 4 pixels"),
         ("viscos impute checkpoint=RUN mask=half mask.side=left", "one half missing"),
-        ("viscos impute checkpoint=RUN mask=file mask.path=FILE", "a mask of your own"),
-        ("viscos impute checkpoint=RUN input=FILE", "arrays or pictures of your own; NaN or transparent: missing"),
-        ("viscos impute checkpoint=RUN input=FILE.csv", "a table, completed in completed.csv"),
+        ("viscos impute checkpoint=RUN input=photos/", "your own pictures or arrays; transparent or NaN: missing"),
+        ("viscos impute checkpoint=RUN input=a.png observed=mask.png", "a hole from a mask; black is hidden"),
+        ("viscos impute checkpoint=latest input=FILE.csv draws=20", "a table, by the newest run"),
+        ("viscos impute checkpoint=RUN imputer=knn", "by another imputer than the run's flow"),
         ("viscos impute checkpoint=RUN posterior=diagonal steps=500", "another posterior, fitted longer"),
         ("viscos impute resume=outputs/impute/RUN", "go on with a run that was interrupted"),
         (
@@ -62,7 +63,7 @@ _EXAMPLES = {
 _OVERVIEW_EXAMPLES = (
     _EXAMPLES["train"][0],
     _EXAMPLES["train"][1],
-    _EXAMPLES["train"][5],
+    ("viscos train flow.width=64 epochs=5", "any setting can be changed"),
     ("viscos impute checkpoint=outputs/train/RUN mask=half", "complete test items, one half missing"),
     ("viscos eval checkpoint=outputs/train/RUN", "measure on the test split"),
 )

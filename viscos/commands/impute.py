@@ -160,7 +160,7 @@ def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
             progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
 
         with warnings.catch_warnings(record=True) as remarks:
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", UserWarning)  # torch and others warn of what is no matter of a fit
             conditional.fit(steps, learning_rate=job.learning_rate, samples=job.samples, progress=after)
     for remark in remarks:
         print(f"warning: {remark.message}", flush=True)

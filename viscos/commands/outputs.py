@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+from viscos.commands import pictures, tables
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
-from viscos.commands.pictures import save_pictures
-from viscos.commands.tables import Filled
+
+_LEFT = (*pictures.LEFT, *tables.LEFT, "completions.png", "draws.png")
+"""What `viscos impute` may leave in a run folder besides what every run does, by name or pattern."""
 
 
 def write(job: Imputing, done: Completed) -> list[str]:
-    """Writes them into the run folder; returns their names."""
+    """Writes them into the run folder, where none of a run that is overwritten stay; returns their names."""
+    for pattern in _LEFT:
+        for path in job.run_dir.glob(pattern):
+            _remove(path)
     if job.items.rows is not None:
         return _table(job, done)
-    return save_pictures(job, done) if job.items.pictures else []
+    return pictures.save_pictures(job, done) if job.items.pictures else []
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _table(job: Imputing, done: Completed) -> list[str]:
     """The tables of a file with a header."""
     rows = job.items.rows
     assert rows is not None
-    return Filled(rows, job.saved.scheme, done.mean, done.draws, done.known, done.observed).write(job.run_dir)
+    return tables.Filled(rows, job.saved.scheme, done.mean, done.draws, done.known, done.observed).write(job.run_dir)

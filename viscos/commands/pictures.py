@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from viscos.report.pasted import Canvas
 FOLDER = "completed"
 """Folder of the completed pictures in that of a run, a folder each."""
 MANIFEST, OVERVIEW = "manifest.json", "overview.png"
+LEFT = (FOLDER, MANIFEST, OVERVIEW)
+"""What pictures leave in the folder of a run."""
 _SHOWN = 8
 """Pictures in the overview, the first."""
 _DRAWS = 4
@@ -34,7 +35,6 @@ def save_pictures(job: Imputing, done: Completed) -> list[str]:
     A picture that lacks a draw in some window has no file of it. Deviations are black at 0, and white at the largest of
     the run. Beside these stand `overview.png` and `manifest.json`. Returns the names of what was written.
     """
-    shutil.rmtree(job.run_dir / FOLDER, ignore_errors=True)  # of a run that may be overwritten
     deviation = _deviation(done)
     white = 0.0 if deviation is None else float(deviation.nan_to_num(0).max())
     entries, columns = list[dict[str, Any]](), list[_Column]()

@@ -223,6 +223,6 @@ def save(job: Imputing, done: Results) -> list[str]:
     verdicts = trust.arrays(done.draws, done.diagnosis)
     everything = arrays | names | verdicts
     atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **everything))
-    text = trust.table(names | verdicts)
+    text = trust.table(items, names | verdicts)
     atomic.write(job.run_dir / "trust.csv", lambda path: path.write_text(text, encoding="utf-8"))
     return [*write(job, completed), "trust.csv"]

@@ -20,7 +20,9 @@ from viscos.data.sources.table import Rows
 
 SHARE = 0.9
 """Of the intervals in the summary."""
-SUMMARY, LONG, MASKED = "summary.csv", "draws_long.csv", "masked"
+COMPLETED, DRAWS, SUMMARY, LONG, MASKED = "completed", "draws", "summary.csv", "draws_long.csv", "masked"
+LEFT = (f"{COMPLETED}.*", f"{MASKED}.*", DRAWS, SUMMARY, LONG)
+"""What a table leaves in the folder of a run."""
 _TALLIES = ("row", "column", "value", "mean", "deviation", "low", "high", "share", "draws", "was")
 
 
@@ -45,17 +47,17 @@ class Filled:
         if sheet is None:
             return []
         kind, best = sheet.path.suffix.lower(), self.best()
-        names = [f"completed{kind}"]
+        names = [f"{COMPLETED}{kind}"]
         sheet.write(folder / names[0], self._cells(best, ~self.known))
         if bool((self.known & ~self.observed).any()):
             names.append(f"{MASKED}{kind}")
             sheet.write(folder / names[-1], self._cells(best, ~self.observed))
         width = max(3, len(str(len(self.draws))))
         for number, draw in enumerate(self.draws, 1):
-            sheet.write(folder / "draws" / f"draw_{number:0{width}d}{kind}", self._cells(draw, ~self.known))
+            sheet.write(folder / DRAWS / f"draw_{number:0{width}d}{kind}", self._cells(draw, ~self.known))
         _write_lines(folder / LONG, ("draw", "row", "column", "value"), self._long())
         _write_lines(folder / SUMMARY, _TALLIES, self._summary())
-        return [*names, "draws/", LONG, SUMMARY]
+        return [*names, f"{DRAWS}/", LONG, SUMMARY]
 
     def best(self) -> Tensor:
         """The one value for each cell (N, columns): of numbers the mean, of categories the most frequent one."""

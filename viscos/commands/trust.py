@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.assemble.imputing import Imputing, Items
 from viscos.core.solution import Status
 from viscos.inference import Completions
 from viscos.inference.conditional import Conditional
@@ -49,8 +49,9 @@ def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:
         found |= {"refine": job.refine, "distinct_draws": float(diagnosis.distinct.double().mean())}
         if diagnosis.acceptance is not None:
             found["acceptance"] = float(diagnosis.acceptance.mean())
-    first = diagnosis.first_doubtful()
-    return {"trust": found | ({} if first is None else {"first_doubtful": {"item": first[0], "reason": first[1]}})}
+    if (first := diagnosis.first_doubtful()) is not None:
+        found["first_doubtful"] = {called(job.items): number(job.items, first[0]), "reason": first[1]}
+    return {"trust": found}
 
 
 def arrays(done: Completions, diagnosis: Diagnosis | None) -> dict[str, np.ndarray]:
@@ -75,11 +76,21 @@ def arrays(done: Completions, diagnosis: Diagnosis | None) -> dict[str, np.ndarr
     return found | {"status": np.array(status)}
 
 
-def table(each: dict[str, np.ndarray]) -> str:
-    """The same as CSV, a row an item."""
+def called(items: Items) -> str:
+    """What one of the items is called."""
+    return "item" if items.rows is None else "row"
+
+
+def number(items: Items, place: int) -> int:
+    """The number of an item, from 0; that of a row of a table, from 1 as in the other files that a table leaves."""
+    return place if items.rows is None else place + 1
+
+
+def table(items: Items, each: dict[str, np.ndarray]) -> str:
+    """The same as CSV, a line an item."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["item", *each])
-    for item, row in enumerate(zip(*each.values(), strict=True)):
-        writer.writerow([item, *(f"{v:.6g}" if isinstance(v, np.floating) else v for v in row)])
+    writer.writerow([called(items), *each])
+    for place, row in enumerate(zip(*each.values(), strict=True)):
+        writer.writerow([number(items, place), *(f"{v:.6g}" if isinstance(v, np.floating) else v for v in row)])
     return text.getvalue()

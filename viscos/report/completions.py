@@ -62,12 +62,15 @@ def _first(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def costs_table(record: dict[str, Any]) -> list[str]:
     """Lines of the table of what each imputer cost; none if the record does not say."""
-    table = Table("", *(Column(name, justify="right") for name in ("passes", "seconds", "fitted in")), box=None)
-    for name, cost in record.get("cost", {}).items():
+    costs = record.get("cost", {})
+    heads = ("passes", "seconds", *(("fitted in",) if any("fit_seconds" in cost for cost in costs.values()) else ()))
+    table = Table("", *(Column(name, justify="right") for name in heads), box=None)
+    for name, cost in costs.items():
         fit = cost.get("fit_seconds")
         gradients = " with gradients" if cost["with_gradients"] else ""
         passes = f"{cost['network_passes_an_item']:.4g}{gradients}"
-        table.add_row(f"  {name}", passes, f"{cost['seconds_an_item']:.2g}", "" if fit is None else f"{fit:.3g} s")
+        cells = passes, f"{cost['seconds_an_item']:.2g}", "" if fit is None else f"{fit:.3g} s"
+        table.add_row(f"  {name}", *cells[: len(heads)])
     return ["cost of an item, all draws together:", *text_of(table)] if table.row_count else []
 
 

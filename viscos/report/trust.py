@@ -17,7 +17,8 @@ def trust_lines(record: dict[str, Any]) -> list[str]:
     counts = ", ".join(f"{found[word]} {word}" for word in WORDS)
     lines = [f"trust                       {counts}, by {found['weighed_draws']} weighed draws of each item"]
     if (first := found.get("first_doubtful")) is not None:
-        lines.append(f"  the first that is doubtful: item {first['item']}, {first['reason']}; all are in trust.csv")
+        which = f"row {first['row']}" if "row" in first else f"item {first['item']}"
+        lines.append(f"  the first that is doubtful: {which}, {first['reason']}; all are in trust.csv")
     if "refine" in found:
         rate = f", {100 * found['acceptance']:.3g} % accepted" if "acceptance" in found else ""
         lines.append(f"  refined by {found['refine']}: {found['distinct_draws']:.3g} different draws an item{rate}")

@@ -160,7 +160,9 @@ def _files(folder: Path) -> list[Path]:
         raise InputError(f"there is no folder {str(folder)!r} with runs; give runs=<folder of a sweep>")
     found = sorted({*folder.glob("metrics.json"), *folder.glob("*/metrics.json"), *folder.glob("*.json")})
     if not found:
-        raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json")
+        below = sorted({str(path.parents[1]) for path in folder.glob("*/*/metrics.json")})
+        hint = f"; there are some in {', '.join(below)}, so say runs={below[0]}" if below else ""
+        raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json{hint}")
     return found
 
 

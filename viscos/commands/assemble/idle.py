@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from viscos.commands.assemble.data import Dataset
+from viscos.data.sources.dialect import SIGNS
 from viscos.train import Trainer
 from viscos.train.model import Model
 
@@ -66,6 +67,12 @@ def of_completing(model: Model, noise: float, *, fitted: bool, free: bool) -> di
         found |= dict.fromkeys(("learning_rate", "samples", "lad"), "there is no fit; steps=200 makes one")
         found |= {"posterior": "the run's network is taken; steps=200 fits one"} if free else {}
     return found
+
+
+def of_input(*, pictures: bool, table: bool) -> dict[str, str]:
+    """What has no effect on items that are no pictures, or no rows of a table."""
+    found = {} if pictures else {"window": "for pictures"}
+    return found | ({} if table else dict.fromkeys(SIGNS, "for tables"))
 
 
 def of_another_imputer() -> dict[str, str]:

@@ -13,7 +13,7 @@ from viscos.commands import floor
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
-from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, said
+from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, of_input, said
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
@@ -170,7 +170,7 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         cfg["learning_rate"],
         cfg["samples"],
         cfg["seed"],
-        said(given, idle),
+        said(given, idle | of_input(pictures=bool(items.pictures), table=items.rows is not None)),
         cfg["refine"],
         _proposals(cfg, by, data),
     )

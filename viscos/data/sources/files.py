@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,7 +189,8 @@ def _names(files: list[Path]) -> list[str]:
     base = os.path.commonpath([file.parent for file in files])
     inner = [file.relative_to(base) for file in files]
     bare = [file.with_suffix("").as_posix() for file in inner]
-    return [name if bare.count(name) == 1 else file.as_posix() for name, file in zip(bare, inner, strict=True)]
+    count = Counter(bare)
+    return [name if count[name] == 1 else file.as_posix() for name, file in zip(bare, inner, strict=True)]
 
 
 def _fit(values: Tensor, shape: tuple[int, ...], path: Path) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 from viscos.data.sources.dialect import Dialect
 
 PARQUET = (".parquet", ".pq")
@@ -152,9 +153,7 @@ def _read_text(path: Path, dialect: Dialect) -> TextSheet:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if dialect.delimiter is None:
-        first = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
-        marks = [sign for sign in ",;\t" if sign != dialect.decimal or (";" not in first and "\t" not in first)]
-        dialect = replace(dialect, delimiter=max(marks, key=first.count))
+        dialect = replace(dialect, delimiter=_delimiter(path, text, dialect))
     assert dialect.delimiter is not None
     spans = _spans(text, dialect.delimiter)
     if not spans:
@@ -180,6 +179,19 @@ def _read_text(path: Path, dialect: Dialect) -> TextSheet:
     _check_header(path, header, dialect)
     columns, trailing = _without_trailing([cells[1:] for cells in every])
     return TextSheet(path, header, columns, dialect, trailing, text, np.array(spans), encoding, mark)
+
+
+def _delimiter(path: Path, text: str, dialect: Dialect) -> str:
+    """What the header has most of; raises `InputError` for a decimal sign that alone stands between its cells."""
+    first = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
+    best = max((sign for sign in ",;\t" if sign != dialect.decimal), key=first.count)
+    if best not in first and dialect.decimal == "," and "," in first:
+        point, other = typed(f"{dialect.prefix}decimal", "."), f"{dialect.prefix}delimiter"
+        raise InputError(
+            f"{path} has commas between its cells, where the decimal sign is a comma too; "
+            f"say {point} if its numbers have points, else what separates cells, {other}=…"
+        )
+    return best
 
 
 def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
