@@ -1,5 +1,6 @@
 """What completes items with holes: flows, and what needs none, behind one interface."""
 
+from viscos.core.labels import Kind as Kind
 from viscos.imputers.cost import Cost as Cost
 from viscos.imputers.diffputer import DiffPuterImputer as DiffPuterImputer
 from viscos.imputers.forest import ForestImputer as ForestImputer
@@ -13,7 +14,6 @@ from viscos.imputers.guided import PnPFlowImputer as PnPFlowImputer
 from viscos.imputers.guided import ReplacementImputer as ReplacementImputer
 from viscos.imputers.guided.walk import GuidedImputer as GuidedImputer
 from viscos.imputers.imputer import Imputer as Imputer
-from viscos.imputers.imputer import Kind as Kind
 from viscos.imputers.imputer import OnFlow as OnFlow
 from viscos.imputers.imputer import Progress as Progress
 from viscos.imputers.imputer import kinds_of as kinds_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from viscos.core.errors import InputError
-from viscos.imputers.imputer import Kind
+from viscos.core.labels import Kind
 from viscos.imputers.iterative import IterativeImputer
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from viscos.core import labels
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.rng import item_noise
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.imputer import Imputer, Kind, Progress, quiet
+from viscos.imputers.imputer import Imputer, Progress, quiet
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
 from viscos.linear.gaussian_em import PASSES, em_gaussian

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.solution import Solution, Status
-from viscos.imputers.imputer import Imputer, Kind
+from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
 
 

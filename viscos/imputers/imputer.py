@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from viscos.core.batch import Incomplete
-from viscos.core.labels import Kind as Kind
+from viscos.core.labels import Kind
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.flow import Flow
 from viscos.inference import Completions

@@ -6,8 +6,8 @@ import warnings
 from typing import Any
 
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.imputers.columnwise import ColumnwiseImputer
-from viscos.imputers.imputer import Kind
 
 
 class IterativeImputer(ColumnwiseImputer):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.imputers.columnwise import ColumnwiseImputer
-from viscos.imputers.imputer import Kind
 
 
 class NeighboursImputer(ColumnwiseImputer):

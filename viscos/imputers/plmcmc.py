@@ -11,10 +11,11 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.rng import ItemGenerators, item_noise
 from viscos.core.solution import Solution, Status, per_item
 from viscos.flows.flow import Flow
-from viscos.imputers.imputer import Kind, OnFlow
+from viscos.imputers.imputer import OnFlow
 from viscos.inference import Completions
 
 _TOGETHER = 25

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from viscos.core import labels
 from viscos.core.batch import Incomplete
+from viscos.core.labels import Kind
 from viscos.flows.flow import Flow
-from viscos.imputers.imputer import Imputer, Kind
+from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions, impute
 from viscos.posteriors import Posterior
 from viscos.roots import RootFinder

@@ -13,9 +13,9 @@ from torch.optim import Adam
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.rng import generator, standard_normal
 from viscos.imputers.diffputer.denoiser import SIGMA_DATA, SIGMA_LEAST, Denoiser, noise_levels
-from viscos.imputers.imputer import Kind
 from viscos.imputers.learned import LearnedImputer, check_counts, check_positive, seeded
 
 _CHUNK = 8192

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
 from viscos.imputers.guided.walk import GuidedImputer, Walk, angles
-from viscos.imputers.imputer import Kind
 
 
 class DPSImputer(GuidedImputer):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.flows.flow import Flow
 from viscos.imputers.guided.walk import GuidedImputer, Walk, angles
-from viscos.imputers.imputer import Kind
 
 
 class FlowerImputer(GuidedImputer):

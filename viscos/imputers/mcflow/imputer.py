@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from viscos.core.batch import Incomplete
+from viscos.core.labels import Kind
 from viscos.core.rng import generator, item_noise
 from viscos.data.incomplete import epoch_order
-from viscos.imputers.imputer import Kind
 from viscos.imputers.learned import LearnedImputer, check_counts, check_positive, seeded
 from viscos.imputers.mcflow.filling import from_marginals, from_nearest, is_image, quantiles
 from viscos.imputers.mcflow.networks import Stage, latent_network

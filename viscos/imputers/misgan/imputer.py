@@ -11,9 +11,9 @@ from torch.optim import Adam
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.labels import Kind
 from viscos.core.rng import generator, item_noise
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.imputer import Kind
 from viscos.imputers.learned import LearnedImputer, Rows, check_counts, check_positive, seeded
 from viscos.imputers.misgan.networks import MisGAN, critic_loss, masked
 
