@@ -213,8 +213,9 @@ def test_nothing_but_results_is_printed():
     assert all(re.fullmatch(r"(train|test) items: \S+ % of the entries are hidden", line) for line in out[1:3])
     assert out[3] == "RMSE on hidden pixels, in [0, 1]:" and out[5].startswith("  viscos, posterior mean ")
     assert out[11].startswith("scores of 19 independent draws of 8 items")
-    assert out[15] == f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8"
-    assert out[-1].startswith("figures in ") and len(out) == 20
+    assert out[15] == "cost of an item, all draws together:"
+    assert f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8" in out
+    assert out[-1].startswith("figures in ")
 
 
 @pytest.mark.parametrize(
