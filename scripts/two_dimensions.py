@@ -28,8 +28,9 @@ from viscos.core.rng import generator
 from viscos.data.masks import any_masks
 from viscos.data.sources import toys
 from viscos.flows import Flow, continuous
-from viscos.imputers import GUIDED
+from viscos.imputers import GUIDED, PLMCMCImputer
 from viscos.inference import impute
+from viscos.inference.conditional import Conditional
 from viscos.posteriors import Amortised, Diagonal, Mixture, Posterior
 from viscos.report.conditionals import conditionals, distances, exact_draws, histogram, picture, shown, table
 from viscos.report.figures.page import save_png
@@ -94,29 +95,27 @@ Draw = Callable[[Incomplete, int], Tensor]
 
 def methods(flow: Flow, steps: int) -> dict[str, Draw]:
     """Every imputer, by the name that the table gives it."""
-    fits: dict[str, viscos.inference.conditional.Conditional] = {}
 
-    def fitted(name: str, make: Callable[[Tensor], Posterior]) -> Draw:
-        def draw(batch: Incomplete, draws: int) -> Tensor:
-            fits[name] = viscos.condition(flow, batch.filled(), batch.observed, posterior=make(batch.filled()))
-            return fits[name].fit(**FIT).sample(draws)
+    def fitted(batch: Incomplete, make: Callable[[Tensor], Posterior]) -> Conditional:
+        return viscos.condition(flow, batch.filled(), batch.observed, posterior=make(batch.filled())).fit(**FIT)
 
-        return draw
+    def by_fit(make: Callable[[Tensor], Posterior]) -> Draw:
+        return lambda batch, draws: fitted(batch, make).sample(draws)
 
-    def refined(name: str) -> Draw:
-        return lambda batch, draws: fits[name].refine("sir", draws, proposals=4 * draws).draws
+    def refined(make: Callable[[Tensor], Posterior]) -> Draw:
+        return lambda batch, draws: fitted(batch, make).refine("sir", draws, proposals=4 * draws).draws
 
     def by_network(components: int) -> Draw:
         return lambda batch, draws: impute(flow, taught(flow, components, steps), batch, auto(), draws=draws).draws
 
     found = {
-        "viscos, diagonal": fitted("diagonal", Diagonal),
-        "viscos, mixture": fitted("mixture", lambda like: Mixture(like, COMPONENTS)),
-        "viscos, diagonal, resampled": refined("diagonal"),
+        "viscos, diagonal": by_fit(Diagonal),
+        "viscos, mixture": by_fit(lambda like: Mixture(like, COMPONENTS)),
+        "viscos, diagonal, resampled": refined(Diagonal),
         "viscos, amortised": by_network(1),
         "viscos, amortised mixture": by_network(COMPONENTS),
     }
-    for kind in GUIDED:
+    for kind in (*GUIDED, PLMCMCImputer):
         found[kind.label] = lambda batch, draws, kind=kind: kind(flow).impute(batch, draws).draws
     return found
 

@@ -129,3 +129,14 @@ def check_odd_columns(make: Callable[[], LearnedImputer]) -> None:
     data = IncompleteData(values, observed)
     done = make().fit(data, 1).impute(data.batch(torch.arange(24)), 2)
     assert bool(done.ok.all()) and done.draws.isfinite().all()
+
+
+def check_keyed_draws(make: Callable[[], LearnedImputer]) -> None:
+    """Draws are keyed by seed, purpose, item and number."""
+    data = IncompleteData(*gaussian_rows(24, seed=3))
+    imputer, batch = make().fit(data), data.batch(torch.arange(24))
+    many, few = imputer.impute(batch, 4, seed=1).draws, imputer.impute(batch, 2, seed=1).draws
+    torch.testing.assert_close(many[:2], few)
+    assert not torch.allclose(few, imputer.impute(batch, 2, seed=1, purpose="others").draws)
+    assert not torch.allclose(few, imputer.impute(batch, 2, seed=2).draws)
+    assert not torch.allclose(many[0], many[2])

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learned import LAW, ROOT, D, check_commands, check_odd_columns, check_protocol, errors, gaussian_rows
+from learned import (
+    LAW,
+    ROOT,
+    D,
+    check_commands,
+    check_keyed_draws,
+    check_odd_columns,
+    check_protocol,
+    errors,
+    gaussian_rows,
+)
 from problems import normal
 
 from viscos.core.batch import incomplete
@@ -70,15 +80,8 @@ def test_draws_come_near_the_conditional_where_the_denoiser_is_exact():
     torch.testing.assert_close(drawn.T.cov(), expected.float(), atol=0.2, rtol=0)
 
 
-def test_draws_are_keyed_by_seed_purpose_item_and_number():
-    values, observed = gaussian_rows(24, seed=3)
-    data = IncompleteData(values, observed)
-    imputer, batch = tiny().fit(data), data.batch(torch.arange(24))
-    many, few = imputer.impute(batch, 4, seed=1).draws, imputer.impute(batch, 2, seed=1).draws
-    torch.testing.assert_close(many[:2], few)
-    assert not torch.allclose(few, imputer.impute(batch, 2, seed=1, purpose="others").draws)
-    assert not torch.allclose(few, imputer.impute(batch, 2, seed=2).draws)
-    assert not torch.allclose(many[0], many[2])
+def test_draws_are_keyed():
+    check_keyed_draws(tiny)
 
 
 def test_the_loss_is_that_of_edm():
@@ -106,5 +109,7 @@ def test_levels():
 def test_refusals():
     with pytest.raises(InputError, match="diffputer: samples is 0; give 1 or more"):
         DiffPuterImputer(samples=0)
+    with pytest.raises(InputError, match="diffputer: width is None; give 1 or more"):
+        DiffPuterImputer(width=None)  # as for MCFlow, where it is the width of an item
     with pytest.raises(InputError, match=r"largest is 0\.001; give a level of noise above 0\.002"):
         DiffPuterImputer(largest=0.001)

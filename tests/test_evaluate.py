@@ -20,7 +20,9 @@ from viscos.flows import Affine, Flow
 from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
+from viscos.metrics import Coverage
 from viscos.metrics.features import FeatureStatistics, Reference
+from viscos.metrics.ranks import Calibration
 from viscos.roots import anderson
 from viscos.train.classifier import LatentClassifier, make_classifier
 from viscos.train.model import Model, build_model
@@ -165,6 +167,14 @@ def test_the_coverage_is_of_as_many_independent_draws_as_an_interval_of_90_perce
     assert evaluate(model, TEST, OBSERVED, OBJECTIVE, few)[0]["coverage"]["draw"]["items"] == 5
     enough = dataclasses.replace(PROTOCOL, draws=38)
     assert "antithetic" in evaluate(model, TEST, OBSERVED, OBJECTIVE, enough)[0]["coverage"]["draw"]["drawn"]
+
+
+def test_metrics_of_many_draws_share_them_and_each_has_its_own_number(model):
+    """Calibration, of 39 draws, leaves the coverage, of the first 19 of them, what it is alone."""
+    together = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, metrics=[Coverage(TEST), Calibration(TEST)])[0]
+    for metric, key, draws in ((Coverage(TEST), "coverage", 19), (Calibration(TEST), "calibration", 39)):
+        alone = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, metrics=[metric])[0]
+        assert together[key] == alone[key] and alone[key]["draw"]["draws"] == draws
 
 
 def test_one_independent_draw_has_no_scores(model):

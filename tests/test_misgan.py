@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from learned import check_commands, check_odd_columns, check_protocol, errors, gaussian_rows
+from learned import check_commands, check_keyed_draws, check_odd_columns, check_protocol, errors, gaussian_rows
 from problems import normal
 
 from viscos.core.errors import InputError
@@ -33,14 +33,8 @@ def test_odd_columns():
     check_odd_columns(tiny)
 
 
-def test_draws_are_keyed_by_seed_purpose_item_and_number():
-    values, observed = gaussian_rows(24, seed=3)
-    data = IncompleteData(values, observed)
-    imputer, batch = tiny().fit(data), data.batch(torch.arange(24))
-    many, few = imputer.impute(batch, 4, seed=1).draws, imputer.impute(batch, 2, seed=1).draws
-    torch.testing.assert_close(many[:2], few)
-    assert not torch.allclose(few, imputer.impute(batch, 2, seed=1, purpose="others").draws)
-    assert not torch.allclose(few, imputer.impute(batch, 2, seed=2).draws)
+def test_draws_are_keyed():
+    check_keyed_draws(tiny)
 
 
 def test_the_loss_of_a_critic_of_known_slope():

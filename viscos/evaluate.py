@@ -153,20 +153,22 @@ class _Completion:
             figures = {key: value for metric in usual for key, value in metric.so_far(shown).items()}
             figures["failed"] = 1 - solved / max(total, 1)
             progress(int(rows[-1]) + 1, figures)
-        for metric in needy:
-            self._draw_more(metric)
+        self._draw_more(needy)
         assert first is not None
         return first
 
-    def _draw_more(self, metric: Metric) -> None:
-        """Measures the first items by as many draws as a metric needs."""
-        protocol = self.protocol
-        size = max(1, protocol.batch_size * protocol.draws // metric.draws)
+    def _draw_more(self, metrics: Sequence[Metric]) -> None:
+        """Measures the first items by as many draws as each metric needs, of those that the neediest does."""
+        protocol, most = self.protocol, max((metric.draws for metric in metrics), default=0)
+        if not most:
+            return
+        size = max(1, protocol.batch_size * protocol.draws // most)
         for rows in torch.arange(min(protocol.interval_items, len(self.test))).split(size):
             for imputer in self.imputers:
                 if imputer.draw is not None:
-                    done = imputer.impute(self._batch(rows), metric.draws, protocol.seed, purpose="intervals")
-                    self._measure([metric], imputer, done, rows)
+                    done = imputer.impute(self._batch(rows), most, protocol.seed, purpose="intervals")
+                    for metric in metrics:
+                        self._measure([metric], imputer, done.first(metric.draws), rows)
 
     def _batch(self, rows: Tensor) -> Incomplete:
         return incomplete(self.test.values[rows], self.observed[rows], rows).to(self.device)

@@ -126,10 +126,13 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
     done, diagnosis = drawn(job, conditional)
     ended = time.monotonic()
     bound = condition = torch.full((len(rows),), float("nan"))
-    if fits or not flow.deep:  # else each costs more than all draws together
+    affordable = fits or not flow.deep  # else each costs more than all draws together
+    if affordable:
         condition = conditional.conditioning().cpu()
-        bound = conditional.bound(2).cpu() if diagnosis is None else bound
-    bound = bound if diagnosis is None else diagnosis.bound.cpu()
+    if diagnosis is not None:
+        bound = diagnosis.bound.cpu()
+    elif affordable:
+        bound = conditional.bound(2).cpu()
     return Results(done, bound, before, first_bound, condition, fitted - began, ended - fitted, diagnosis)
 
 

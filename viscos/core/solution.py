@@ -86,6 +86,10 @@ class Solution:
         """The same verdict on another form of the value."""
         return replace(self, value=value)
 
+    def select(self, rows: Tensor) -> Solution:
+        """The value and verdict of the items at `rows` (b,)."""
+        return Solution(*(getattr(self, f.name)[rows] for f in fields(self)))
+
     def amended(self, rows: Tensor, other: Solution) -> Solution:
         """This one with what another solver made of the items at `rows` (b,)."""
         whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}

@@ -188,10 +188,10 @@ def seeded(seed: int, *key: int | str) -> Iterator[None]:
         yield
 
 
-def check_counts(name: str, **counts: int) -> None:
-    """Raises `InputError`, naming it, for a number below 1."""
+def check_counts(name: str, **counts: int | None) -> None:
+    """Raises `InputError`, naming it, for a number below 1, or none."""
     for what, number in counts.items():
-        if number < 1:
+        if number is None or number < 1:
             raise InputError(f"{name}: {what} is {number}; give 1 or more")
 
 

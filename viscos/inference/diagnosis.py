@@ -51,7 +51,7 @@ class Diagnosis:
     evidence: Tensor
     """log of the mean weight in nats (B,), between the bound and log p(y^O); their distance is about KL(q‖p)."""
     pareto_k: Tensor
-    """k̂ of the weights (B,); NaN where too few draws were solved."""
+    """k̂ of the weights (B,); NaN where too few draws have a weight."""
     effective: Tensor
     """Kish's effective sample size (B,), of K."""
     failed: Tensor
@@ -90,7 +90,7 @@ class Diagnosis:
             share, limits, why = effective / self.draws, _SHARE, size
         tests = [
             (_below(error, _ERROR), f"log-determinants are estimated, to ±{error:.2g} nats"),
-            (_below(k, _K), "too few draws were solved for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
+            (_below(k, _K), "too few draws have a weight for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
             (_below(-share, (-limits[0], -limits[1])), why),
             (_below(failed, _FAILED), f"{100 * failed:.2g} % of the draws failed"),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,12 @@ class Completions:
         """The draws that are independent of each other (k, B, …), all or the first of each pair; and which are ok."""
         step = 2 if self.paired else 1
         return self.draws[::step], self.ok[::step]
+
+    def first(self, n: int) -> Completions:
+        """The first n draws, of independent ones, as if no more had been made."""
+        rows = torch.arange(n * self.draws.shape[1], device=self.solution.status.device)
+        latents = None if self.latents is None else self.latents[:n]
+        return replace(self, draws=self.draws[:n], latents=latents, solution=self.solution.select(rows))
 
     def mean(self) -> Tensor:
         """The conditional mean if it is known, else that of the draws that were solved (B, …); NaN on H if none was."""

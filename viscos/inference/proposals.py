@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,8 +70,7 @@ def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -
         for first in range(0, draws, at_once)
     ]
     y, weight, clean, error = (torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS)
-    each = [part.solution for part in parts]
-    solution = Solution(*(torch.cat([getattr(one, f.name) for one in each]) for f in fields(Solution)))
+    solution = Solution.joined([part.solution for part in parts])
     error = error.square().nanmean(0).nan_to_num(0).sqrt()
     whole = batch.observed.flatten(1).all(1)  # all draws are the same then, whatever estimates of their weight say
     weight, error = torch.where(whole, weight.nanmean(0), weight), torch.where(whole, error / draws**0.5, error)

@@ -21,7 +21,7 @@ sticks at the luckiest estimate. So items whose Jacobian is too large to be writ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_uniform
-from viscos.core.solution import Solution, Status, per_item
+from viscos.core.solution import Status, per_item
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
 from viscos.inference.diagnosis import Diagnosis
@@ -128,7 +128,7 @@ def refined(approximation: Approximation, proposals: Proposals, method: str, dra
     shown = torch.where(per_item(ok, y) | ~hidden, proposals.clean.flatten(0, 1)[rows], float("nan"))
     latents = torch.where(per_item(ok, y), repeated(approximation.flow, size, draws).to_latent(y), float("nan"))
     verdicts = proposals.solution
-    solution = Solution(*(getattr(verdicts, f.name)[rows] for f in fields(Solution)))
+    solution = verdicts.select(rows)
     status = torch.where(solution.converged & ~ok, int(Status.NON_FINITE), solution.status)  # solved, without a weight
     spent = verdicts.evaluations.view(count, size).sum(0) / draws
     distinct = torch.tensor([len(set(each) - {-1}) for each in index.T.tolist()], device=index.device)
