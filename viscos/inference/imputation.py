@@ -50,7 +50,8 @@ class Completions:
         return self.draws[::step], self.ok[::step]
 
     def first(self, n: int) -> Completions:
-        """The first n draws, of independent ones, as if no more had been made."""
+        """The first n draws, of independent ones, as if no more had been made; all, if there are fewer."""
+        n = min(n, len(self.draws))
         rows = torch.arange(n * self.draws.shape[1], device=self.solution.status.device)
         latents = None if self.latents is None else self.latents[:n]
         return replace(self, draws=self.draws[:n], latents=latents, solution=self.solution.select(rows))
