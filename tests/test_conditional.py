@@ -11,7 +11,7 @@ from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.core.solution import Solution, Status
-from viscos.flows import ClosedForm, Flow, iresnet
+from viscos.flows import Bijection, ClosedForm, Flow, iresnet
 from viscos.inference import Completions, complete, impute
 from viscos.inference.judging import Best
 from viscos.inference.laplace import laplace
@@ -219,6 +219,45 @@ def test_impute_with_an_inference_network():
     assert torch.equal(found.draws[:, ~hidden], y[~hidden].expand(2, -1))
     with pytest.raises(InputError, match=r"for items \(1, 4, 4\), got \(5,\)"):
         viscos.condition(AffineFlow(5), normal(1, 5), torch.ones(1, 5).bool(), posterior=network)
+
+
+class Half(Bijection):
+    """x = (exp y₁, y₂): no y has a latent with x₁ < 0, whatever y₂."""
+
+    def forward(self, y):
+        return torch.stack([y[:, 0].exp(), y[:, 1]], 1)
+
+
+def halves(index, draws=8):
+    """Draws of y₁ given y₂, by a standard normal q, of which one half has no y₁."""
+    values, observed = torch.zeros(len(index), 2, dtype=F64), torch.tensor([False, True]).expand(len(index), 2)
+    batch = incomplete(values, observed, index)
+    return impute(Flow([Half()], (2,)), Diagonal(values), batch, newton_krylov(1e-9), draws=draws, seed=3)
+
+
+def test_what_cannot_be_solved_is_drawn_anew_and_the_draws_are_of_the_rest_of_q():
+    done = halves(torch.arange(300))
+    attempts, ok = done.solution.attempts, done.solution.converged
+    share = torch.stack([(attempts == 1), (attempts == 2) & ok, (attempts == 3) & ok, ~ok], 1).to(F64)
+    assert within(share, torch.tensor([1 / 2, 1 / 4, 1 / 8, 1 / 8], dtype=F64)).all()
+    x = done.latents[..., 0][done.ok]  # the base's own law of x₁, given x₁ > 0, to which q's is equal
+    assert x.min() > 0 and within(x[:, None], torch.tensor([math.sqrt(2 / math.pi)], dtype=F64)).all()
+    assert within((x[:, None] ** 2), torch.ones(1, dtype=F64)).all()
+    assert torch.equal(done.draws[..., 0].isnan(), ~done.ok) and (done.draws[..., 1] == 0).all()
+    record = done.solution.record()
+    assert record["failed"] == float((~ok).double().mean()) and record["drawn_anew"] == float(
+        (attempts > 1).double().mean()
+    )
+
+
+def test_a_draw_made_anew_depends_on_nothing_but_its_item_and_its_number():
+    done, alone = halves(torch.arange(20)), halves(torch.tensor([11]))
+    fewer = halves(torch.tensor([4, 11]), draws=5)
+    assert int(alone.solution.attempts.max()) == 3
+    torch.testing.assert_close(alone.latents, done.latents[:, 11:12], rtol=0, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(fewer.latents[:, 1:], done.latents[:5, 11:12], rtol=0, atol=1e-12, equal_nan=True)
+    x = done.latents[..., 0][done.ok]
+    assert len(x.unique()) == len(x)
 
 
 # ------------------------------------------------------------------------------------------------------------- fitting

@@ -140,9 +140,10 @@ def summary(record: dict[str, Any]) -> str:
         lines.append(f"log-likelihood              {entry['value']:.4f} nats an item ({entry['items']} items)")
     if record.get("solver") and record["solver"]["evaluations"]:
         s = record["solver"]
+        anew = f"{100 * s['drawn_anew']:.2g} % were drawn anew, " if s.get("drawn_anew") else ""
         lines.append(
-            f"solver                      {s['evaluations']:.1f} evaluations a solve, "
-            f"{100 * s['fallback']:.2g} % needed the fallback, {100 * s['failed']:.2g} % failed"
+            f"solver                      {s['evaluations']:.1f} evaluations a draw, "
+            f"{100 * s['fallback']:.2g} % needed the fallback, {anew}{100 * s['failed']:.2g} % failed"
         )
         if s.get("reduction_by_first_solver") is not None and s["fallback"]:
             lines.append(

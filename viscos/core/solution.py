@@ -57,6 +57,8 @@ class Solution:
     """Iterations of the solver that had the last word (B,), float."""
     reduction: Tensor = field(default=None)  # type: ignore[assignment]
     """Share of the residual at the start that the first solver took away (B,); NaN where it is not known."""
+    attempts: Tensor = field(default=None)  # type: ignore[assignment]
+    """Problems that were put for the item, each because the one before was not solved (B,), int64; one, as a rule."""
 
     def __post_init__(self) -> None:
         if self.fallback is None:
@@ -65,6 +67,8 @@ class Solution:
             object.__setattr__(self, "steps", torch.zeros_like(self.residual))
         if self.reduction is None:
             object.__setattr__(self, "reduction", torch.full_like(self.residual, float("nan")))
+        if self.attempts is None:
+            object.__setattr__(self, "attempts", torch.ones_like(self.status))
 
     @property
     def converged(self) -> Tensor:
@@ -92,11 +96,18 @@ class Solution:
 
     def amended(self, rows: Tensor, other: Solution) -> Solution:
         """This one with what another solver made of the items at `rows` (b,)."""
+        return self._with(rows, other, fallback=self.fallback.index_fill(0, rows, True))
+
+    def retried(self, rows: Tensor, other: Solution) -> Solution:
+        """This one with what became of other problems, put for the items at `rows` (b,) in place of theirs."""
+        return self._with(rows, other, attempts=self.attempts.index_add(0, rows, other.attempts))
+
+    def _with(self, rows: Tensor, other: Solution, **changes: Tensor) -> Solution:
         whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}
         for name in ("value", "status", "residual", "steps"):
             whole[name][rows] = getattr(other, name)
         whole["evaluations"][rows] += other.evaluations
-        return replace(self, fallback=self.fallback.index_fill(0, rows, True), **whole)
+        return replace(self, **changes, **whole)
 
     def record(self) -> dict[str, float | int | None]:
         """What the solves cost and how they ended, as means over all items; plain."""
@@ -108,6 +119,7 @@ class Solution:
             "fallback_steps": float(self.steps[self.fallback].double().mean()) if bool(self.fallback.any()) else None,
             "reduction_by_first_solver": float(known.double().mean()) if len(known) else None,
             "failed": float((~self.converged).double().mean()),
+            "drawn_anew": float((self.attempts > 1).double().mean()),
             "solves": len(self.status),
         }
 

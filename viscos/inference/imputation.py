@@ -16,6 +16,9 @@ from viscos.inference.elbo import repeat, repeated
 from viscos.posteriors import Posterior
 from viscos.roots import RootFinder
 
+ATTEMPTS = 3
+"""How often a draw is made, from fresh noise each time, before it counts as failed."""
+
 
 @dataclass(frozen=True)
 class Completions:
@@ -32,7 +35,7 @@ class Completions:
     expected: Tensor | None = None
     """The conditional mean (B, …), where it is known without draws."""
     notes: dict[str, Tensor] | None = None
-    """Figures of each item (B,), by name, on how its draws came about, as the acceptance rate of a chain."""
+    """Numbers of each item (B,), by name, on how its draws came about, as the acceptance rate of a chain."""
 
     @classmethod
     def exact(cls, draws: Tensor, expected: Tensor) -> Completions:
@@ -87,31 +90,35 @@ def impute(
     `antithetic`, draws come in pairs ±ε, which halves the noise of their mean (the draws of a pair are not
     independent). `noise` above zero is the standard deviation of the noise that the flow was trained with, which is
     taken off hidden entries where the flow can (`Flow.denoised`); latents and verdicts are of what the solver found.
+
+    Not every x^H need be that of some y^H beside this y^O, and such x^H are no part of p(x^H | y^O). A draw that is not
+    solved is made anew from fresh noise, `ATTEMPTS` times in all: draws are of q given that it can be solved, of which
+    `lower_bound` is the bound. `Solution.attempts` counts.
     """
     shape, like = batch.values.shape[1:], batch.values
-    if antithetic:
-        epsilon = item_noise(seed, batch.index, (draws + 1) // 2, shape, like, first, purpose)
-        epsilon = torch.stack([epsilon, -epsilon], 1).flatten(0, 1)[:draws]
-    else:
-        epsilon = item_noise(seed, batch.index, draws, shape, like, first, purpose)
-    empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
     q = posterior(batch, flow)
-    x = torch.where(empty, epsilon, q.sample(epsilon))
-    flow = repeated(flow, len(batch), draws)
-    completion = complete(
-        flow,
-        repeat(batch.filled(), draws),
-        repeat(batch.hidden, draws),
-        x.flatten(0, 1),
-        solver,
-        None if q.start is None else repeat(q.start, draws),
-    )
-    ok = completion.solution.converged.view(-1, *[1] * len(shape))
-    y = completion.y
+    empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
+
+    def latents(count: int, name: str) -> Tensor:
+        epsilon = item_noise(seed, batch.index, count, shape, like, first, name)
+        if antithetic and name == purpose:
+            epsilon = torch.stack([epsilon, -epsilon], 1).flatten(0, 1)[:draws]
+        return torch.where(empty, epsilon, q.sample(epsilon)).flatten(0, 1)
+
+    flow, y, hidden = repeated(flow, len(batch), draws), repeat(batch.filled(), draws), repeat(batch.hidden, draws)
+    start = None if q.start is None else repeat(q.start, draws)
+    completion = complete(flow, y, hidden, latents((draws + 1) // 2 if antithetic else draws, purpose), solver, start)
+    y, solution = completion.y, completion.solution
+    for attempt in range(2, ATTEMPTS + 1):
+        rows = (~solution.converged).nonzero().flatten()
+        if not len(rows):
+            break
+        x = latents(draws, f"{purpose}, attempt {attempt}")[rows]
+        again = complete(flow.select(rows), y[rows], hidden[rows], x, solver, None if start is None else start[rows])
+        y, solution = y.index_copy(0, rows, again.y), solution.retried(rows, again.solution)
+    ok = solution.converged.view(-1, *[1] * len(shape))
+    latent = torch.where(ok, flow.to_latent(y), float("nan"))
     if noise > 0 and flow.can_denoise:
-        y = torch.where(completion.hidden, flow.denoised(y, noise), y)
-    y = torch.where(ok | ~completion.hidden, y, float("nan"))
-    latents = torch.where(ok, flow.to_latent(completion.y), float("nan"))
-    return Completions(
-        y.view(draws, *like.shape), latents.view(draws, *like.shape), completion.solution, paired=antithetic
-    )
+        y = torch.where(hidden, flow.denoised(y, noise), y)
+    y = torch.where(ok | ~hidden, y, float("nan"))
+    return Completions(y.view(draws, *like.shape), latent.view(draws, *like.shape), solution, paired=antithetic)
