@@ -412,6 +412,15 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments, "-c", code], capture_output=True, text=True, timeout=60)
 
 
+def test_a_reader_that_has_seen_enough_ends_it_in_silence():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "viscos", "train", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert (done.stderr, done.returncode) == ("", 141)
+
+
 def test_help_imports_neither_torch_nor_hydra():
     code = "import sys, viscos.cli as c; c.main(['train', '-h']); print({'torch', 'hydra'} & set(sys.modules))"
     assert python(code).stdout.endswith("set()\n")

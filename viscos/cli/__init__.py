@@ -6,6 +6,7 @@ This file imports neither torch nor Hydra, so that help and completion answer at
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -21,13 +22,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = arguments[0] if arguments else "--help"
     label = f"viscos {first}" if first in COMMANDS else "viscos"
     try:
-        return _dispatch(first, arguments[1:])
+        status = _dispatch(first, arguments[1:])
+        sys.stdout.flush()
+        return status
     except InputError as error:
         print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"{label}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whatever read the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+        return 141
 
 
 def _dispatch(first: str, rest: list[str]) -> int:
