@@ -215,7 +215,7 @@ def test_nothing_but_results_is_printed():
     assert out[11].startswith("scores of 19 independent draws of 8 items")
     assert out[15] == "cost of an item, all draws together:"
     assert f"{'FID':28}none: it takes grey images of 28 × 28, or colour images, and these are of 1 × 8 × 8" in out
-    assert out[-1].startswith("figures in ")
+    assert out[-1].startswith("numbers in ")
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["train", *DEBUG, "devices=2"]) == 0
     out, err = capfd.readouterr()
-    assert out.startswith("32 items, 8 steps") and out.count("run folder") == out.count("figures in") == 1
+    assert out.startswith("32 items, 8 steps") and out.count("run folder") == out.count("numbers in") == 1
     assert [line.split()[0] for line in err.splitlines()] == ["training", "measuring"], err
     (folder,) = Path("outputs/train").resolve().iterdir()
     assert main(["train", f"resume={folder}", "devices=1", "epochs=3"]) == 0

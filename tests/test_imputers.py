@@ -241,7 +241,7 @@ def test_labels_are_said_once_and_keys_do_not_collide():
     assert [kind for imputer in STANDARD for kind in kinds_of(imputer)] == list(labels.KINDS)
     assert [kind for imputer in STANDARD if imputer.flow for kind in kinds_of(imputer)] == list(labels.OF_FLOW)
     measured_by = (TrainedAlong, Recognition, Errors, EnergyAndSpread, Coverage)
-    assert [figure for metric in measured_by for figure in metric.figures] == list(labels.FIGURES)
+    assert [measure for metric in measured_by for measure in metric.measures] == list(labels.MEASURES)
     assert kinds.labels([{"labels": {"mean": "mine", "knn": "nearest"}}])["mean"] == kinds.LABELS["mean"]
     assert kinds.labels([{"labels": {"knn": "nearest"}}])["knn"] == "nearest"
 

@@ -181,7 +181,7 @@ def test_what_may_be_chance_is_no_cause_for_a_warning():
 def test_many_failed_solves():
     solver = {"evaluations": 9.0, "fallback": 0.0, "failed": 0.031}
     line = (
-        "warning: 3.1 % of solves failed, and the figures leave their draws out: loosen solver.tolerance or raise "
+        "warning: 3.1 % of solves failed, and the numbers leave their draws out: loosen solver.tolerance or raise "
         "solver.budget"
     )
     assert warned({"solver": solver}) == [line]

@@ -1,4 +1,4 @@
-"""Tables: exact texts from small records, the paper's figures as printed, and what is refused."""
+"""Tables: exact texts from small records, the paper's numbers as printed, and what is refused."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_cell_is_the_mean_over_the_seeds():
     put("runs", **{f"s{k}": changed(RECORD, seed=k, rmse__mean__pooled=value) for k, value in enumerate(values)})
     *_, rmse = tables.tables(records.read(["runs"]))
     (row,) = (row for row in rmse.rows if row.method == "viscos, posterior mean")
-    assert (row.figures[0].mean, row.figures[0].spread) == ("0.3000", "0.2646")
+    assert (row.cells[0].mean, row.cells[0].spread) == ("0.3000", "0.2646")
 
 
 def test_saved_records_give_the_same_tables(capsys):
@@ -329,7 +329,7 @@ def test_rates_that_the_paper_has_not_are_columns_of_their_own():
     put("runs", a=changed(RECORD, config__missing=0.95), b=RECORD)
     *_, rmse = tables.tables(records.read(["runs"]))
     assert rmse.rates == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    assert rmse.rows[0].figures[-1] is None and rmse.rows[4].figures[-1].mean == "0.1000"
+    assert rmse.rows[0].cells[-1] is None and rmse.rows[4].cells[-1].mean == "0.1000"
 
 
 def test_the_paper_says_nothing_of_other_data():
@@ -449,7 +449,7 @@ def test_scores_beside_an_older_record_without_them(capsys):
 def test_scores_have_tables_beside_the_papers_and_in_other_units(capsys):
     put("runs", a=changed(SCORED, rmse__mean={"pooled": 0.1, "unit": "standard deviations"}))
     *_, energy, _, coverage = tables.tables(records.read(["runs"]))
-    assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].figures[0].mean == "3.1235"
+    assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].cells[0].mean == "3.1235"
     assert "hidden entries" in energy.spec.title and "hidden entries" in coverage.spec.title
 
 
@@ -512,7 +512,7 @@ def test_each_kind_of_flow_has_rows_of_its_own(capsys):
 def test_baselines_that_differ_between_flows_stand_apart():
     put("runs", a=RESIDUAL, b=changed(CONTINUOUS, rmse__gaussian_mean__pooled=0.12))
     *_, rmse = tables.tables(records.read(["runs"]))
-    rows = {row.method: row.figures[0] and row.figures[0].mean for row in rmse.rows}
+    rows = {row.method: row.cells[0] and row.cells[0].mean for row in rmse.rows}
     assert rows["Gaussian conditional, mean (beside the residual flow)"] == "0.1100"
     assert rows["Gaussian conditional, mean (beside the continuous flow)"] == "0.1200"
     assert rows["mean imputation"] == "0.3000" and "Gaussian conditional, mean" not in rows
@@ -522,7 +522,7 @@ def test_a_seed_that_two_flows_share_counts_once_among_baselines():
     other = changed(CONTINUOUS, seed=1, mask_hash="1", rmse__gaussian_mean__pooled=0.13)
     put("runs", a=RESIDUAL, b=CONTINUOUS, c=other)
     *_, rmse = tables.tables(records.read(["runs"]))
-    (gaussian,) = (row.figures[0] for row in rmse.rows if row.method == "Gaussian conditional, mean")
+    (gaussian,) = (row.cells[0] for row in rmse.rows if row.method == "Gaussian conditional, mean")
     assert (gaussian.mean, gaussian.spread, gaussian.seeds) == ("0.1200", "0.0141", (0, 1))
 
 
@@ -585,7 +585,7 @@ del KNN["accuracy"]
 def rows_of(by: str | None = None) -> dict[str, str | None]:
     """The figures at 50 % of the table of errors, by the label of their row."""
     *_, rmse = tables.tables(records.read(["runs"], by))
-    return {row.method: row.figures[0] and row.figures[0].mean for row in rmse.rows if not row.of_paper}
+    return {row.method: row.cells[0] and row.cells[0].mean for row in rmse.rows if not row.of_paper}
 
 
 def test_runs_are_told_apart_by_any_setting(capsys):

@@ -28,6 +28,24 @@ def test_docstrings_have_a_subject_or_a_verb():
     assert [(file, name) for file, name, text in documented() if text and SUBJECTLESS.match(text)] == []
 
 
+PICTURES = (
+    "report/figures",
+    "report/calibrated.py",
+    "report/conditionals.py",
+    "commands/figure.py",
+    "commands/report.py",
+    "cli",
+)
+"""Where there are figures."""
+
+
+def test_a_figure_is_a_picture_and_never_a_number():
+    elsewhere = [path for path in FILES if not str(path.relative_to(ROOT)).startswith(PICTURES)]
+    assert len(elsewhere) > 100
+    word = re.compile(r"(?<!viscos )(?<!viscos\[)(?<!report\.)(?<!commands\.)figure", re.IGNORECASE)
+    assert [str(path.relative_to(ROOT)) for path in elsewhere if word.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_every_module_and_public_class_says_what_it_is():
     assert [(file, name) for file, name, text in documented() if not text and (name == "module")] == []
     classes = {

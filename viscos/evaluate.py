@@ -49,7 +49,7 @@ def evaluate(
     *,
     others: Sequence[Imputer] = (),
     metrics: Sequence[Metric] | None = None,
-    progress: Progress = lambda done, figures: None,
+    progress: Progress = lambda done, scalars: None,
 ) -> tuple[dict[str, Any], Completions | None]:
     """A record of `model` on `test` under the masks `observed` (N, …), and the completions of the first items.
 
@@ -81,7 +81,7 @@ def measure(
     *,
     metrics: Sequence[Metric] | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress = lambda done, figures: None,
+    progress: Progress = lambda done, scalars: None,
 ) -> tuple[dict[str, Any], Completions]:
     """A record of `imputers` on `test` under the masks `observed` (N, …), and the first one's completions of the first
     items.
@@ -150,9 +150,9 @@ class _Completion:
                     self.solutions.append(done.solution.with_value(done.solution.residual))
             for metric in usual:
                 metric.update_truth(measured(self.test, rows, self.observed[rows]))
-            figures = {key: value for metric in usual for key, value in metric.so_far(shown).items()}
-            figures["failed"] = 1 - solved / max(total, 1)
-            progress(int(rows[-1]) + 1, figures)
+            scalars = {key: value for metric in usual for key, value in metric.so_far(shown).items()}
+            scalars["failed"] = 1 - solved / max(total, 1)
+            progress(int(rows[-1]) + 1, scalars)
         self._draw_more(needy)
         assert first is not None
         return first

@@ -19,7 +19,7 @@ COMMANDS = {
     "impute": "complete items with a trained flow",
     "eval": "measure a trained flow on its test split",
     "bench": "time the solvers and products, side by side",
-    "table": "print the paper's tables, with the figures of runs",
+    "table": "print the paper's tables, with the numbers of runs",
     "figure": "draw a figure of the paper from a run",
 }
 

@@ -30,7 +30,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     }
     atomic.write_json(job.run_dir / "bench.json", record)
     print(table(record))
-    print(f"figures in {job.run_dir / 'bench.json'}")
+    print(f"numbers in {job.run_dir / 'bench.json'}")
     return record
 
 

@@ -39,7 +39,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             log.image("pictures/calibration", picture, 0)
     atomic.write_json(job.run_dir / "metrics.json", record | {"seed": job.seed, "versions": versions()})
     say(summary(record))
-    print(f"figures in {job.run_dir / 'metrics.json'}")
+    print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record
 
 

@@ -41,7 +41,7 @@ def fit(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     record |= {"training_seconds": round(job.imputer.fit_seconds or 0.0, 1), **about}
     atomic.write_json(job.run_dir / "metrics.json", record)
     print(summary(record))
-    print(f"figures in {job.run_dir / 'metrics.json'}")
+    print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record
 
 
@@ -57,10 +57,10 @@ def _fit(job: Fitting, log: Log) -> None:
 
     with held() as interrupted, fitting_bar(job.imputer.label) as shown:
 
-        def after(done: int, total: int, figures: dict[str, float]) -> None:
-            shown(done, total, figures)
+        def after(done: int, total: int, scalars: dict[str, float]) -> None:
+            shown(done, total, scalars)
             if done % job.log_every == 0:
-                log.scalars("train", figures, done)
+                log.scalars("train", scalars, done)
             if interrupted() or time.monotonic() - saved > SAVED_EVERY:
                 save(finished=False)
             if interrupted():

@@ -51,8 +51,8 @@ def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict
 
 def line(floor: dict[str, Any]) -> str:
     """What was found, for the terminal."""
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in floor["rmse"].items())
-    said = f"held-out cells of training ({floor['cells']}): RMSE {figures}"
+    errors = ", ".join(f"{name} {value:.4f}" for name, value in floor["rmse"].items())
+    said = f"held-out cells of training ({floor['cells']}): RMSE {errors}"
     if floor["best"] == FLOW:
         return said
     return f"{said}; {floor['best']} completes tables, unless imputer=viscos is said"

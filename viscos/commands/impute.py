@@ -157,10 +157,10 @@ def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
     every = max(1, steps // 10)
     with bar(f"fitting from item {first}" if first else "fitting", steps) as progress:
 
-        def after(step: int, figures: dict[str, float]) -> None:
-            if step % every == 0 or "bound" in figures:
-                log.scalars(f"fit/from_{first}", figures, step)
-            progress.update(step + 1, {k: v for k, v in figures.items() if k in ("bound", "residual", "failed")})
+        def after(step: int, scalars: dict[str, float]) -> None:
+            if step % every == 0 or "bound" in scalars:
+                log.scalars(f"fit/from_{first}", scalars, step)
+            progress.update(step + 1, {k: v for k, v in scalars.items() if k in ("bound", "residual", "failed")})
 
         with warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always", UserWarning)  # torch and others warn of what is no matter of a fit

@@ -169,7 +169,7 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
         for metric in metrics:
             metric.update(imputer, completions, truth)
     labels = {kind.key: kind.label for imputer, _ in found for kind in kinds_of(imputer)}
-    return {key: figures for metric in metrics for key, figures in metric.record().items()} | {"labels": labels}
+    return {key: entry for metric in metrics for key, entry in metric.record().items()} | {"labels": labels}
 
 
 def _bounds(job: Imputing, done: Results) -> dict[str, Any]:

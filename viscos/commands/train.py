@@ -50,7 +50,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
         atomic.write_json(job.run_dir / "metrics.json", record)
     say(summary(record))
-    print(f"figures in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
+    print(f"numbers in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
     return record
 
 
@@ -104,18 +104,18 @@ def _train(job: Training, log: Log) -> float:
     with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:
 
         def after(report: Report) -> None:
-            figures = report.loss | report.solver
+            scalars = report.loss | report.solver
             if report.step % job.log_every == 0:
                 trainer.certify(average=False)
-                figures |= _bound(job, report)
-                log.scalars("train", figures, report.step)
-                progress.say(_line(report, figures), "verbose")
+                scalars |= _bound(job, report)
+                log.scalars("train", scalars, report.step)
+                progress.say(_line(report, scalars), "verbose")
             if report.validation:
                 log.scalars("validation", report.validation, report.step)
                 progress.say(_line(report, report.validation, "held back: "), "verbose")
             shown = ("bound", "residual", "failed", "matching", "nll")
             held_back = {f"held-back {key}": value for key, value in report.validation.items()}
-            _show(progress, report, {key: figures[key] for key in shown if key in figures} | held_back)
+            _show(progress, report, {key: scalars[key] for key in shown if key in scalars} | held_back)
             if trainer.anywhere(interrupted()):
                 trainer.certify()
                 save()
@@ -152,10 +152,10 @@ def _measure(job: Training, log: Log) -> dict[str, Any]:
     return {"command": "train", "dataset": job.measuring.dataset.name, **record, **constant}
 
 
-def _line(report: Report, figures: dict[str, float], what: str = "") -> str:
+def _line(report: Report, scalars: dict[str, float], what: str = "") -> str:
     """What a step is said to have come to."""
     phase = "" if report.phase is None else f" ({report.phase.title})"
-    return f"step {report.step}{phase}: {what}" + "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    return f"step {report.step}{phase}: {what}" + "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
 
 
 def _floor(job: Training, model: Model) -> dict[str, Any] | None:
@@ -165,13 +165,13 @@ def _floor(job: Training, model: Model) -> dict[str, Any] | None:
     return floor.measured(job.train, job.trainer.data, job.parts(model), job.seed)
 
 
-def _show(progress: Bar, report: Report, figures: dict[str, float]) -> None:
+def _show(progress: Bar, report: Report, scalars: dict[str, float]) -> None:
     """How far the training is, or the phase that it is in."""
     if report.phase is None:
-        return progress.update(report.step + 1, figures)
+        return progress.update(report.step + 1, scalars)
     if progress.what != report.phase.title:
         progress.begin(report.phase.title, report.phase.steps, report.within)
-    progress.update(report.within + 1, figures)
+    progress.update(report.within + 1, scalars)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measure:
     """One number that a metric has of each kind of completion, and how a table shows it."""
 
     key: str
@@ -54,21 +54,21 @@ OF_FLOW = (MEAN, DRAW, UNFITTED_DRAW, PREDICTION)
 KINDS = (*OF_FLOW, GAUSSIAN_MEAN, GAUSSIAN_DRAW, MEAN_IMPUTATION)
 """Those that every run is measured beside, in the order in which tables show them."""
 
-ACCURACY = Figure(
+ACCURACY = Measure(
     "accuracy",
     "Top-1 accuracy of a classifier that was trained along, on incomplete images",
     "higher",
     4,
     of="model",
 )
-ACCURACY_COMPLETE = Figure(
+ACCURACY_COMPLETE = Measure(
     "accuracy_complete",
     "Top-1 accuracy of a classifier that was trained on complete images, on the completions",
     "higher",
     4,
     of_truth=True,
 )
-FID = Figure(
+FID = Measure(
     "fid",
     "FID of the completions",
     "lower",
@@ -77,8 +77,8 @@ FID = Figure(
     note="The paper's extractor was never published, so its FIDs and ours are distances between other "
     "features; the last row is the least that can be expected here.",
 )
-RMSE = Figure("rmse", "RMSE on hidden pixels, in [0, 1], pooled", "lower", 4, value="pooled")
-ENERGY = Figure(
+RMSE = Measure("rmse", "RMSE on hidden pixels, in [0, 1], pooled", "lower", 4, value="pooled")
+ENERGY = Measure(
     "energy",
     "Energy score of independent draws, over an item's hidden pixels at once",
     "lower",
@@ -86,7 +86,7 @@ ENERGY = Figure(
     of="draws",
     optional=True,
 )
-SPREAD_SKILL = Figure(
+SPREAD_SKILL = Measure(
     "spread_skill",
     "Spread of independent draws over the error of their mean",
     "nearer to 1",
@@ -94,7 +94,7 @@ SPREAD_SKILL = Figure(
     of="draws",
     optional=True,
 )
-COVERAGE = Figure(
+COVERAGE = Measure(
     "coverage",
     "Coverage: share of hidden pixels, of those that vary, in the central {percent} % interval of draws",
     "nearer to {nominal}",
@@ -103,5 +103,5 @@ COVERAGE = Figure(
     note="Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
     optional=True,
 )
-FIGURES = (ACCURACY, ACCURACY_COMPLETE, FID, RMSE, ENERGY, SPREAD_SKILL, COVERAGE)
+MEASURES = (ACCURACY, ACCURACY_COMPLETE, FID, RMSE, ENERGY, SPREAD_SKILL, COVERAGE)
 """What there are tables of, in their order."""

@@ -42,13 +42,13 @@ class Bar:
 
     def __init__(self, what: str, total: int, done: int) -> None:
         self.what, self.total, self.done = what, total, done
-        self._figures: dict[str, float] = {}
+        self._scalars: dict[str, float] = {}
         self._first, self._began, self._told = done, time.monotonic(), False
 
-    def update(self, done: int, figures: dict[str, float] | None = None) -> None:
+    def update(self, done: int, scalars: dict[str, float] | None = None) -> None:
         """`done` of the total."""
         self.done = done
-        self._figures |= figures or {}
+        self._scalars |= scalars or {}
         if not self._told and time.monotonic() - self._began >= FORECAST:
             self._told = True
             if self.left >= FORECAST:
@@ -59,7 +59,7 @@ class Bar:
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Goes on with another part of the work, of which `done` of `total` are behind."""
         self.what, self.total, self.done = what, total, done
-        self._figures = {}
+        self._scalars = {}
         self._first, self._began, self._told = done, time.monotonic(), False
 
     @property
@@ -77,9 +77,9 @@ class Bar:
         """Nothing, where there is nothing to be seen."""
 
     @property
-    def figures(self) -> str:
+    def scalars(self) -> str:
         """The numbers in a line."""
-        return "  ".join(f"{name} {value:.3g}" for name, value in self._figures.items())
+        return "  ".join(f"{name} {value:.3g}" for name, value in self._scalars.items())
 
     def show(self) -> None:
         """Brings what is seen up to date."""
@@ -91,14 +91,14 @@ class _Drawn(Bar):
     def __init__(self, what: str, total: int, done: int, progress: Progress) -> None:
         super().__init__(what, total, done)
         self._progress = progress
-        self._task: TaskID = progress.add_task(what, total=total, completed=done, figures="")
+        self._task: TaskID = progress.add_task(what, total=total, completed=done, scalars="")
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         super().begin(what, total, done)
-        self._progress.reset(self._task, description=what, total=total, completed=done, figures="")
+        self._progress.reset(self._task, description=what, total=total, completed=done, scalars="")
 
     def show(self) -> None:
-        self._progress.update(self._task, completed=self.done, figures=self.figures)
+        self._progress.update(self._task, completed=self.done, scalars=self.scalars)
 
     def _print(self, line: str) -> None:
         self._progress.console.print(line, highlight=False, markup=False)
@@ -127,7 +127,7 @@ class _Lines(Bar):
             return
         self._last, self._shown = time.monotonic(), self.done
         left = f", {_clock(self.left)} left" if self._first < self.done < self.total else ""
-        self.say(f"{self.what} {self.done}/{self.total} in {_clock(self._last - self._began)}{left}  {self.figures}")
+        self.say(f"{self.what} {self.done}/{self.total} in {_clock(self._last - self._began)}{left}  {self.scalars}")
 
     def _print(self, line: str) -> None:
         print(line.rstrip(), file=self._console.file, flush=True)
@@ -156,7 +156,7 @@ def bar(what: str, total: int, done: int = 0, console: Console | None = None) ->
         BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("left  {task.fields[figures]}"),
+        TextColumn("left  {task.fields[scalars]}"),
     )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         yield _Drawn(what, total, done, progress)
@@ -171,11 +171,11 @@ def fitting_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int
     with ExitStack() as shown:
         began, bars = time.monotonic(), list[Bar]()
 
-        def progress(done: int, total: int, figures: dict[str, float]) -> None:
+        def progress(done: int, total: int, scalars: dict[str, float]) -> None:
             if not bars and time.monotonic() - began > patience:
                 bars.append(shown.enter_context(bar(f"fitting {what}", total, done)))
             for each in bars:
-                each.update(done, figures)
+                each.update(done, scalars)
 
         yield progress
 

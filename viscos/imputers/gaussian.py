@@ -44,7 +44,7 @@ class GaussianImputer(Imputer):
             data.observed,
             self.floor,
             self.noise,
-            progress=lambda done, figures: progress(done, PASSES, figures),
+            progress=lambda done, scalars: progress(done, PASSES, scalars),
         )
         return self
 

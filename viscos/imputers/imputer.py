@@ -17,7 +17,7 @@ Progress = Callable[[int, int, dict[str, float]], None]
 """Gets the steps that are done, how many there are, and measurements. What it raises ends a fit between two steps."""
 
 
-def quiet(done: int, total: int, figures: dict[str, float]) -> None:
+def quiet(done: int, total: int, scalars: dict[str, float]) -> None:
     """Shows nothing."""
 
 

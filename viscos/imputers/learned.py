@@ -91,7 +91,7 @@ class LearnedImputer(Imputer):
         raise NotImplementedError
 
     def advance(self, rows: Tensor, observed: Tensor) -> dict[str, float]:
-        """Makes step number `self.step`; returns its figures."""
+        """Makes step number `self.step`; returns its scalars."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -131,11 +131,11 @@ class LearnedImputer(Imputer):
             with seeded(self.seed, self.name, "begin"):
                 self.begin(rows, observed)
         while self.step < self.total:
-            figures = self.advance(rows, observed)
+            scalars = self.advance(rows, observed)
             self.step += 1
-            if not all(map(math.isfinite, figures.values())):
+            if not all(map(math.isfinite, scalars.values())):
                 raise InputError(f"{self.name} diverged at step {self.step} of its fit; lower its learning_rate")
-            progress(self.step, self.total, figures)
+            progress(self.step, self.total, scalars)
         self.end()
         return self
 

@@ -41,7 +41,7 @@ class GradientEstimate:
         """True where the completion and the probes were solved (K·B,), bool."""
         return self.completion.solution.converged & self.block.ok
 
-    def figures(self) -> dict[str, float]:
+    def scalars(self) -> dict[str, float]:
         """What the solves cost, and how they ended; after the backward pass, which solves too."""
         solution = self.completion.solution
         solved = solution.residual[solution.converged]

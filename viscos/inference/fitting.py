@@ -53,15 +53,15 @@ class Fitting:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if decay else None
         best, look = self._begin(parameters), Looks(steps)
         for step in range(steps):
-            figures = self._step(optimizer, samples)
+            scalars = self._step(optimizer, samples)
             if schedule is not None:
                 schedule.step()
             if step in look.steps:
                 weight = self._judged()
-                figures |= look.take(weight)
+                scalars |= look.take(weight)
                 best.offer(weight)
             if progress is not None:
-                progress(step, figures)
+                progress(step, scalars)
         best.restore()
         lines = (look.rising(best, self.q.batch.hidden), look.failing(best), self._folded())
         return [line for line in lines if line]
@@ -110,7 +110,7 @@ class Fitting:
         # Items are independent, so each gets the mean over its own draws and the sum over items is maximised.
         (-estimate.surrogate.sum() / samples).backward()
         optimizer.step()
-        return estimate.figures()
+        return estimate.scalars()
 
     @torch.no_grad()
     def _folded(self) -> str | None:
@@ -143,4 +143,4 @@ def shown(progress: bool | Progress | None, steps: int) -> Iterator[Progress | N
         yield None
     else:
         with bar("fitting", steps) as line:
-            yield lambda step, figures: line.update(step + 1, {k: v for k, v in figures.items() if k in _SHOWN})
+            yield lambda step, scalars: line.update(step + 1, {k: v for k, v in scalars.items() if k in _SHOWN})

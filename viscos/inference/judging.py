@@ -81,7 +81,7 @@ class Looks:
         self.bounds: list[Tensor] = []
 
     def take(self, weight: Tensor) -> dict[str, float]:
-        """Takes in log-weights (K, B), NaN where a draw failed; returns their bound as a figure."""
+        """Takes in log-weights (K, B), NaN where a draw failed; returns their bound as a scalar."""
         bound = lower_bound(weight)
         self.bounds.append(bound)
         return {"bound": float(bound[bound.isfinite()].mean())}

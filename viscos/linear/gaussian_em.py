@@ -62,7 +62,7 @@ def em_gaussian(
     floor: float = 0.01,
     noise: float = 0.0,
     shrinkage: float | None = None,
-    progress: Progress = lambda done, figures: None,
+    progress: Progress = lambda done, scalars: None,
 ) -> Gaussian:
     """Fits a Gaussian to observed entries: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
 
@@ -145,7 +145,7 @@ def climb(
     prior: Prior,
     steps: int,
     tolerance: float,
-    progress: Progress = lambda done, figures: None,
+    progress: Progress = lambda done, scalars: None,
 ) -> Point:
     """Makes at most `steps` steps of EM over all `rows` from `start`; the last one's eigenvalues are not raised yet."""
     point, length, highest, best = start, 1.0, -math.inf, start

@@ -184,8 +184,8 @@ class Scores:
         return torch.cat(self._parts, 1) if self._parts else torch.empty(6, 0, dtype=torch.float64)
 
 
-def _plain(figure: Ratio) -> dict[str, float | None]:
-    return {"value": known(figure.value), "standard_error": known(figure.standard_error)}
+def _plain(ratio: Ratio) -> dict[str, float | None]:
+    return {"value": known(ratio.value), "standard_error": known(ratio.standard_error)}
 
 
 def _draw_mask(ok: Tensor | None, draws: Tensor) -> Tensor:

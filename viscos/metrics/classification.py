@@ -22,7 +22,7 @@ class TrainedAlong(Metric):
     Of the classifier that learnt from latents beside it, if there is one, `accuracy_latents`.
     """
 
-    figures = (labels.ACCURACY,)
+    measures = (labels.ACCURACY,)
 
     def __init__(self, model: Model) -> None:
         self.model, self.accuracy, self.of_latents = model, Accuracy(), Accuracy()

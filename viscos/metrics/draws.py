@@ -31,15 +31,15 @@ class DrawMetric(Metric):
         record: dict[str, Any] = {}
         for kind, scores in self.scores.items():
             each = scores.records()
-            for figure in self.figures:
-                record.setdefault(figure.key, {})[kind] = each[figure.key]
+            for measure in self.measures:
+                record.setdefault(measure.key, {})[kind] = each[measure.key]
         return record
 
 
 class EnergyAndSpread(DrawMetric):
     """The energy score, and the spread of draws over the error of their mean."""
 
-    figures = (
+    measures = (
         labels.ENERGY,
         labels.SPREAD_SKILL,
     )
@@ -48,5 +48,5 @@ class EnergyAndSpread(DrawMetric):
 class Coverage(DrawMetric):
     """The coverage of central 90 % intervals, which need 19 draws."""
 
-    figures = (labels.COVERAGE,)
+    measures = (labels.COVERAGE,)
     draws = round(1 / TAIL) - 1

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from viscos.core.labels import TRUTH as TRUTH
-from viscos.core.labels import Figure as Figure
+from viscos.core.labels import Measure as Measure
 from viscos.data.items import Data
 from viscos.imputers import Imputer
 from viscos.inference import Completions
@@ -31,7 +31,7 @@ class Truth:
 class Metric:
     """Accumulates, batch by batch, what is measured of the completions of test items by several imputers."""
 
-    figures: ClassVar[tuple[Figure, ...]] = ()
+    measures: ClassVar[tuple[Measure, ...]] = ()
     """What of its record tables show."""
     draws: ClassVar[int] = 0
     """Independent draws of an item that it needs: with fewer, it is measured on more draws of the first items."""

@@ -16,7 +16,7 @@ from viscos.metrics.rmse import RMSE
 class Errors(PointMetric):
     """RMSE over hidden entries."""
 
-    figures = (labels.RMSE,)
+    measures = (labels.RMSE,)
 
     def __init__(self, test: Data) -> None:
         self.units = test.units
@@ -35,7 +35,7 @@ class Errors(PointMetric):
 class Recognition(PointMetric):
     """FID and accuracy by a network that was trained on complete images; `reference` may say why there is none."""
 
-    figures = (
+    measures = (
         labels.ACCURACY_COMPLETE,
         labels.FID,
     )

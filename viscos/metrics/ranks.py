@@ -79,7 +79,7 @@ class Ranks:
         return sum(part.shape[1] for part in self._parts)
 
     def record(self) -> dict[str, Any]:
-        """The figures and how they were computed; plain, and None for what is not known."""
+        """The numbers and how they were computed; plain, and None for what is not known."""
         found: dict[str, Any] = {"items": self.items, "draws": self.draws, "failed_items_left_out": self.failed}
         if self.counts is None or self.one is None:
             return found
@@ -154,5 +154,5 @@ def _any(counted: Tensor, item: int) -> Tensor:
     return places[torch.randint(len(places), (), generator=generator(0, "rank", item))]
 
 
-def _plain(figure: Ratio) -> dict[str, float | None]:
-    return {"value": known(figure.value), "standard_error": known(figure.standard_error)}
+def _plain(ratio: Ratio) -> dict[str, float | None]:
+    return {"value": known(ratio.value), "standard_error": known(ratio.standard_error)}

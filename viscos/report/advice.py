@@ -44,7 +44,7 @@ def warnings(record: dict[str, Any]) -> list[str]:
     if failed > FAILED:
         ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
         lines.append(
-            f"{100 * failed:.2g} % of solves failed, and the figures leave their draws out: "
+            f"{100 * failed:.2g} % of solves failed, and the numbers leave their draws out: "
             f"{', '.join(ways[:-1])} or {ways[-1]}"
         )
     return [f"warning: {line}" for line in lines]

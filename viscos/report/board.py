@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from viscos.core import atomic
-from viscos.core.labels import FIGURES
+from viscos.core.labels import MEASURES
 from viscos.report.kinds import OF_FLOW
 
 _FURTHER = (
@@ -45,9 +45,9 @@ class Log:
         with atomic.writing(self._folder / "events"):
             self._writer.close()
 
-    def scalars(self, group: str, figures: dict[str, float], step: int) -> None:
+    def scalars(self, group: str, scalars: dict[str, float], step: int) -> None:
         """Each finite number under `group/name`."""
-        for name, value in figures.items():
+        for name, value in scalars.items():
             if math.isfinite(value):
                 with atomic.writing(self._folder / "events"):
                     self._writer.add_scalar(f"{group}/{name}", value, step)
@@ -76,10 +76,10 @@ class Log:
 def main_numbers(record: dict[str, Any]) -> dict[str, float]:
     """What a table would show of the flow itself, and the bound and the solver; by the path of the keys in a record."""
     found: dict[str, Any] = {}
-    for figure in FIGURES:
-        of_all = record.get(figure.key) or {}
-        of_each = {figure.key: of_all, **{f"{figure.key}/{kind}": of_all.get(kind) for kind in OF_FLOW}}
-        found |= {name: entry.get(figure.value) for name, entry in of_each.items() if isinstance(entry, dict)}
+    for measure in MEASURES:
+        of_all = record.get(measure.key) or {}
+        of_each = {measure.key: of_all, **{f"{measure.key}/{kind}": of_all.get(kind) for kind in OF_FLOW}}
+        found |= {name: entry.get(measure.value) for name, entry in of_each.items() if isinstance(entry, dict)}
     for key, name in _FURTHER:
         found["/".join((key, name)) if name != "value" else key] = (record.get(key) or {}).get(name)
     return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from viscos.core.labels import Figure
+from viscos.core.labels import Measure
 from viscos.report.advice import FAILED
 
 UNPUBLISHED = "unpublished"
@@ -37,7 +37,7 @@ Entry = tuple[int, float, dict[str, Any]]
 """The seed of a record, one of its numbers, and all that the record says of that."""
 
 
-def cell(spec: Figure, entries: Sequence[Entry], items: int, level: str | None) -> Cell | None:
+def cell(spec: Measure, entries: Sequence[Entry], items: int, level: str | None) -> Cell | None:
     """The number of a kind of completion at a rate; None of no entries.
 
     `items` is what an entry was measured on that does not say so, `level` the nominal one that the title names.
@@ -56,7 +56,7 @@ def cell(spec: Figure, entries: Sequence[Entry], items: int, level: str | None) 
     )
 
 
-def printed(spec: Figure, text: str, items: int) -> Cell:
+def printed(spec: Measure, text: str, items: int) -> Cell:
     """A number of the paper."""
     return Cell(text, items=(items,), network=UNPUBLISHED if spec.key in BY_NETWORK else "")
 
@@ -72,7 +72,7 @@ def most_items(cells: Iterable[Cell | None]) -> int:
     return max((items for each in cells if each for items in each.items), default=0)
 
 
-def set_apart(spec: Figure, found: Cell | None, most: int) -> Cell | None:
+def set_apart(spec: Measure, found: Cell | None, most: int) -> Cell | None:
     """The cell with a mark if it is an FID of fewer items than another in its table: the fewer, the larger it is."""
     if found is None or spec.key != "fid" or not found.items or found.items[0] >= most:
         return found
@@ -80,7 +80,7 @@ def set_apart(spec: Figure, found: Cell | None, most: int) -> Cell | None:
     return replace(found, mark="; ".join(filter(None, (few, found.mark))))
 
 
-def best(spec: Figure, column: Sequence[Cell | None]) -> set[int]:
+def best(spec: Measure, column: Sequence[Cell | None]) -> set[int]:
     """The places of the best cells of a column, as they are printed.
 
     What has a mark does not compete, and numbers that networks judge compete where it is the same network.
@@ -96,7 +96,7 @@ def best(spec: Figure, column: Sequence[Cell | None]) -> set[int]:
     return found
 
 
-def _score(spec: Figure, value: float) -> float:
+def _score(spec: Measure, value: float) -> float:
     """The higher, the better."""
     if spec.better.startswith("nearer to "):
         return -abs(value - float(spec.better.removeprefix("nearer to ")))

@@ -147,9 +147,9 @@ def _each(rmse: dict[str, Any]) -> str:
     return "item ± std" if any("per_item_mean" in row for row in rmse.values()) else "image ± std"
 
 
-def _per(row: dict[str, Any], figure: str) -> Any:
+def _per(row: dict[str, Any], name: str) -> Any:
     """A number of an image's, or of another item's, own error."""
-    return row.get(f"per_image_{figure}", row.get(f"per_item_{figure}"))
+    return row.get(f"per_image_{name}", row.get(f"per_item_{name}"))
 
 
 def _spread(row: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def markdown(tables: tuple[Table, ...], behind: str) -> str:
         lines = [f"**{table.spec.title}** ({table.spec.better} is better)", ""]
         lines += [_line(head), _line(["---"] * len(head))]
         for row in table.rows:
-            lines.append(_line([_method(row), *(_text(figure) + _letter(figure, marks) for figure in row.figures)]))
+            lines.append(_line([_method(row), *(_text(cell) + _letter(cell, marks) for cell in row.cells)]))
         notes = [table.spec.note, *(f"({letter}) {mark}." for mark, letter in marks.items())]
         parts.append("\n".join(lines + [line for note in notes if note for line in ("", note)]))
     return "\n\n".join([*parts, f"{behind}."]) + "\n"
@@ -64,9 +64,9 @@ def as_csv(tables: tuple[Table, ...], behind: str) -> str:
     write(_COLUMNS)
     for table in tables:
         for row in table.rows:
-            for rate, figure in zip(table.rates, row.figures, strict=True):
+            for rate, cell in zip(table.rates, row.cells, strict=True):
                 source = "paper" if row.of_paper else "run"
-                write([table.spec.key, row.method, source, f"{rate:g}", *_fields(figure)])
+                write([table.spec.key, row.method, source, f"{rate:g}", *_fields(cell)])
     return out.getvalue()
 
 
@@ -83,31 +83,31 @@ def _method(row: Row) -> str:
 
 def _marks(table: Table) -> dict[str, str]:
     """A letter for each of the marks in a table."""
-    found = dict.fromkeys(figure.mark for row in table.rows for figure in row.figures if figure and figure.mark)
+    found = dict.fromkeys(cell.mark for row in table.rows for cell in row.cells if cell and cell.mark)
     return {mark: ascii_lowercase[number % 26] * (1 + number // 26) for number, mark in enumerate(found)}
 
 
-def _letter(figure: Cell | None, marks: dict[str, str]) -> str:
-    return f" ({marks[figure.mark]})" if figure and figure.mark else ""
+def _letter(cell: Cell | None, marks: dict[str, str]) -> str:
+    return f" ({marks[cell.mark]})" if cell and cell.mark else ""
 
 
 def _compared(table: Table) -> str:
     """What is bold: numbers that different networks judge are not compared."""
-    judges = {figure.network for row in table.rows for figure in row.figures if figure and row.competes}
+    judges = {cell.network for row in table.rows for cell in row.cells if cell and row.competes}
     return "the best in bold" if len(judges) <= 1 else "the best by each network in bold"
 
 
 def _tex_rows(table: Table, marks: dict[str, str]) -> list[str]:
     """The lines of the body, with a rule before the first row and where the paper's rows end."""
-    columns = [[row.figures[k] if row.competes else None for row in table.rows] for k in range(len(table.rates))]
+    columns = [[row.cells[k] if row.competes else None for row in table.rows] for k in range(len(table.rates))]
     bold, lines = [best(table.spec, column) for column in columns], list[str]()
     for number, row in enumerate(table.rows):
         if not number or table.rows[number - 1].of_paper != row.of_paper:
             lines.append(r"\midrule")
         cells = [
-            (rf"\textbf{{{text}}}" if number in bold[k] else text) + _letter(figure, marks)
-            for k, figure in enumerate(row.figures)
-            for text in [_text(figure, r" $\pm$ ", "--")]
+            (rf"\textbf{{{text}}}" if number in bold[k] else text) + _letter(cell, marks)
+            for k, cell in enumerate(row.cells)
+            for text in [_text(cell, r" $\pm$ ", "--")]
         ]
         lines.append(" & ".join([_tex(_method(row)), *cells]) + r" \\")
     return lines
@@ -118,14 +118,14 @@ def _tex(text: str) -> str:
     return escaped.replace(ABSENT, "--")
 
 
-def _text(figure: Cell | None, between: str = " ± ", absent: str = ABSENT) -> str:
-    if figure is None:
+def _text(cell: Cell | None, between: str = " ± ", absent: str = ABSENT) -> str:
+    if cell is None:
         return absent
-    return figure.mean if figure.spread is None else f"{figure.mean}{between}{figure.spread}"
+    return cell.mean if cell.spread is None else f"{cell.mean}{between}{cell.spread}"
 
 
-def _fields(figure: Cell | None) -> list[str]:
-    if figure is None:
+def _fields(cell: Cell | None) -> list[str]:
+    if cell is None:
         return [""] * 6
-    items, seeds = ("-".join(map(str, sorted({figure.items[0], figure.items[-1]}))), " ".join(map(str, figure.seeds)))
-    return [figure.mean, figure.spread or "", items, seeds, figure.network, figure.mark]
+    items, seeds = ("-".join(map(str, sorted({cell.items[0], cell.items[-1]}))), " ".join(map(str, cell.seeds)))
+    return [cell.mean, cell.spread or "", items, seeds, cell.network, cell.mark]

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from viscos.core.labels import FIGURES, Figure
+from viscos.core.labels import MEASURES, Measure
 from viscos.report import cells, kinds
 from viscos.report.cells import Cell
 from viscos.runs.records import Record, families
@@ -45,7 +45,7 @@ class Row:
 
     method: str
     of_paper: bool
-    figures: tuple[Cell | None, ...]
+    cells: tuple[Cell | None, ...]
     competes: bool = True
     """Whether it is a method at all, and not what is the best to hope for."""
 
@@ -54,27 +54,27 @@ class Row:
 class Table:
     """Rows of methods under columns of rates, and the runs that are behind them."""
 
-    spec: Figure
+    spec: Measure
     rates: tuple[float, ...]
     rows: tuple[Row, ...]
 
 
 def tables(records: list[Record]) -> tuple[Table, ...]:
     """The tables of `records`, which must agree (`records.read`); the paper's rows where the data are the paper's."""
-    paper = paper_figures()
-    of_paper = all(record.figures["dataset"] == paper["dataset"] for record in records)
+    paper = paper_numbers()
+    of_paper = all(record.content["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
-    found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in FIGURES]
-    return tuple(t for t in found if not t.spec.optional or any(any(row.figures) for row in t.rows))
+    found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in MEASURES]
+    return tuple(t for t in found if not t.spec.optional or any(any(row.cells) for row in t.rows))
 
 
-def _of(spec: Figure, records: list[Record]) -> Figure:
+def _of(spec: Measure, records: list[Record]) -> Measure:
     """The table's description with what the records say of it: their unit where it is not the images', their level."""
     if spec.key == "coverage":
         level = _level(records)
         better = spec.better.format(nominal=f"{int(level) / 100:.2f}")
         spec = replace(spec, title=spec.title.format(percent=level), better=better)
-    unit = records[0].figures.get("rmse", {}).get("mean", {}).get("unit", "pixel")
+    unit = records[0].content.get("rmse", {}).get("mean", {}).get("unit", "pixel")
     if "pixel" in unit:
         return spec
     if spec.key == "rmse":
@@ -85,7 +85,7 @@ def _of(spec: Figure, records: list[Record]) -> Figure:
 def provenance(records: list[Record]) -> str:
     """What is behind the rows that are not the paper's, in a line."""
     seeds = sorted({record.seed for record in records})
-    dataset, items = records[0].figures["dataset"], records[0].figures["items"]
+    dataset, items = records[0].content["dataset"], records[0].content["items"]
     text = f"{len(records)} run{'s' * (len(records) > 1)} on {dataset}, {items} test items, "
     if len(flows := families(records)) > 1:
         article = {name: "" if those[0].imputer else "a " for name, those in flows.items()}
@@ -96,7 +96,7 @@ def provenance(records: list[Record]) -> str:
 
 
 @cache
-def paper_figures() -> dict[str, Any]:
+def paper_numbers() -> dict[str, Any]:
     """The paper's numbers."""
     return yaml.safe_load(files("viscos.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
 
@@ -107,16 +107,16 @@ def _level(records: list[Record]) -> str:
     return max((level for level in levels if level is not None), key=int, default="90")
 
 
-def _table(spec: Figure, rates: tuple[float, ...], records: list[Record], of_paper: bool) -> Table:
+def _table(spec: Measure, rates: tuple[float, ...], records: list[Record], of_paper: bool) -> Table:
     """The paper's rows and those of runs, in which whatever does not compare is marked."""
     rows = (_paper_rows(spec, rates) if of_paper else []) + _run_rows(spec, rates, records)
-    most = cells.most_items(figure for row in rows for figure in row.figures)
-    marked = (replace(row, figures=tuple(cells.set_apart(spec, each, most) for each in row.figures)) for row in rows)
+    most = cells.most_items(each for row in rows for each in row.cells)
+    marked = (replace(row, cells=tuple(cells.set_apart(spec, each, most) for each in row.cells)) for row in rows)
     return Table(spec, rates, tuple(marked))
 
 
-def _paper_rows(spec: Figure, rates: tuple[float, ...]) -> list[Row]:
-    paper, rows = paper_figures(), []
+def _paper_rows(spec: Measure, rates: tuple[float, ...]) -> list[Row]:
+    paper, rows = paper_numbers(), []
     for method, printed in paper["tables"].get(spec.key, {}).items():
         texts = {rate: text for rate, text in zip(paper["rates"], printed, strict=True) if text}
         known = {rate: cells.printed(spec, text, paper["items"]) for rate, text in texts.items()}
@@ -124,7 +124,7 @@ def _paper_rows(spec: Figure, rates: tuple[float, ...]) -> list[Row]:
     return rows
 
 
-def _run_rows(spec: Figure, rates: tuple[float, ...], records: list[Record]) -> list[Row]:
+def _run_rows(spec: Measure, rates: tuple[float, ...], records: list[Record]) -> list[Row]:
     level = _level(records) if spec.key == "coverage" else None
     rows = []
     for label, keys, those in _methods(spec, records):
@@ -132,18 +132,18 @@ def _run_rows(spec: Figure, rates: tuple[float, ...], records: list[Record]) -> 
         for record in those:
             if (value := record.value(*keys)) is not None:
                 known[record.rate].append((record.seed, value, record.entry(*keys[:-1])))
-        items = int(records[0].figures["items"])
-        figures = tuple(cells.cell(spec, known[rate], items, level) for rate in rates)
-        rows.append(Row(label, False, figures, label not in kinds.REAL.values()))
+        items = int(records[0].content["items"])
+        found = tuple(cells.cell(spec, known[rate], items, level) for rate in rates)
+        rows.append(Row(label, False, found, label not in kinds.REAL.values()))
     return rows
 
 
-def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
+def _row_specs(spec: Measure, records: list[Record]) -> list[RowSpec]:
     """A row for each kind of completion that has such a number."""
     if spec.of == "model":
         beside = spec.key == "accuracy" and any(record.entry("accuracy_latents") for record in records)
         return [(_ALONG, (spec.key, spec.value), True), *([_ON_LATENTS] if beside else [])]
-    labels = kinds.labels(record.figures for record in records)
+    labels = kinds.labels(record.content for record in records)
     if spec.of == "draws":
         labels = {kind: kinds.of_draws(label) for kind, label in labels.items() if kinds.drawn(label)}
     labels = {kind: label for kind, label in labels.items() if kind != kinds.UNFITTED}
@@ -151,7 +151,7 @@ def _row_specs(spec: Figure, records: list[Record]) -> list[RowSpec]:
     return [(label, (spec.key, kind, spec.value), kind in kinds.OF_FLOW) for kind, label in labels.items()]
 
 
-def _methods(spec: Figure, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
+def _methods(spec: Measure, records: list[Record]) -> list[tuple[str, tuple[str, ...], list[Record]]]:
     """The label of each row that is not the paper's, the keys of its numbers, and the records that they are from."""
     flows, rows = families(records), _row_specs(spec, records)
     models = {name: those for name, those in flows.items() if those[0].imputer is None}

@@ -39,19 +39,19 @@ class Record:
 
     name: str
     """Of the run folder or file."""
-    figures: dict[str, Any]
+    content: dict[str, Any]
     by: str | None = None
     """The setting by which runs are told apart, besides their kind."""
 
     @property
     def rate(self) -> float:
         """Share of hidden values, 0 to 1, as it was set."""
-        return float(self.figures["config"]["missing"])
+        return float(self.content["config"]["missing"])
 
     @property
     def flow(self) -> str:
         """The kind of flow: the last part of its `_target_`, or `implicit`. Records of one kind are a family."""
-        flow = self.figures["config"].get("flow", {})
+        flow = self.content["config"].get("flow", {})
         return "implicit" if flow.get("implicit") else str(flow.get("_target_", RESIDUAL)).rpartition(".")[2]
 
     @property
@@ -62,13 +62,13 @@ class Record:
     @property
     def imputer(self) -> str | None:
         """What was trained, for readers, if it is another imputer than a flow with its posterior."""
-        name = self.figures.get("imputer")
-        return None if name is None else str(self.figures.get("labels", {}).get(name, name))
+        name = self.content.get("imputer")
+        return None if name is None else str(self.content.get("labels", {}).get(name, name))
 
     @property
     def group(self) -> Any:
         """The value of the setting `by`; of a part, the last word of its name."""
-        node: Any = self.figures["config"]
+        node: Any = self.content["config"]
         for key in self.by.split(".") if self.by else ():
             node = node.get(key) if isinstance(node, dict) else None
         return str(node.get("_target_")).rpartition(".")[2] if isinstance(node, dict) else node
@@ -82,14 +82,14 @@ class Record:
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return int(self.figures["seed"])
+        return int(self.content["seed"])
 
     @property
     def classified(self) -> str | None:
         """What the classifier that was trained along saw: `latents`, `draws` of the flow, or the network's own
         `prediction`, without the flow; None where the record does not say.
         """
-        said, config = self.entry("accuracy").get("classifier"), self.figures["config"]
+        said, config = self.entry("accuracy").get("classifier"), self.content["config"]
         if said is None:
             return None
         if "latents" in said:
@@ -105,7 +105,7 @@ class Record:
 
     def entry(self, *keys: str) -> dict[str, Any]:
         """All that the record says under nested keys; empty where it says nothing."""
-        node: Any = self.figures
+        node: Any = self.content
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
         return node if isinstance(node, dict) else {}
@@ -145,11 +145,11 @@ def families(records: Iterable[Record]) -> dict[str, list[Record]]:
 def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
     """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
     named = [(_file_name(record), record) for record in records]
-    return [atomic.write_json(Path(folder, name), record.figures) for name, record in named]
+    return [atomic.write_json(Path(folder, name), record.content) for name, record in named]
 
 
 def _file_name(record: Record) -> str:
-    kind = record.figures.get("imputer") or ("" if record.flow == RESIDUAL else record.flow)
+    kind = record.content.get("imputer") or ("" if record.flow == RESIDUAL else record.flow)
     group = "" if record.by is None else f"{record.by}_{record.group}"
     words = [re.sub(r"[^\w.+-]+", "_", word) for word in (kind, group) if word]
     return "-".join([f"missing_{record.rate:g}-seed_{record.seed}", *words]) + ".json"
@@ -169,27 +169,27 @@ def _files(folder: Path) -> list[Path]:
 def _record(path: Path, by: str | None) -> Record:
     name = path.parent.name if path.name == "metrics.json" else path.stem
     try:
-        figures = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON") from error
-    if not isinstance(figures, dict) or figures.get("command") != "train" or "config" not in figures:
+    if not isinstance(content, dict) or content.get("command") != "train" or "config" not in content:
         raise InputError(f"{path} is no record of `viscos train` with its settings; move it out of the folder")
-    if figures["config"].get("missing") is None:
+    if content["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
-    return Record(name, figures, by)
+    return Record(name, content, by)
 
 
 def _check(records: list[Record]) -> None:
     """Refuses what does not compare."""
-    _agree(records, "the data", lambda record: record.figures["dataset"])
+    _agree(records, "the data", lambda record: record.content["dataset"])
     _agree(records, "the contents of the data file", lambda record: record.entry("files").get("dataset.path"))
-    _agree(records, "the number of test items", lambda record: record.figures["items"])
+    _agree(records, "the number of test items", lambda record: record.content["items"])
     _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
     _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))
     _agree(records, "the number of draws that are scored", lambda record: _entry(record, "energy", "draws"))
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
         same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
-        _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.figures["mask_hash"])
+        _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.content["mask_hash"])
     for family in families(records).values():
         _check_family(family)
 
@@ -223,13 +223,13 @@ def _names(records: list[Record]) -> str:
 
 def _entry(record: Record, metric: str, key: str) -> Any:
     """What every number of a metric says under `key`; None where none was measured."""
-    each = [entry for entry in record.figures.get(metric, {}).values() if isinstance(entry, dict)]
+    each = [entry for entry in record.content.get(metric, {}).values() if isinstance(entry, dict)]
     return next((entry[key] for entry in each if key in entry), None)
 
 
 def _settings(record: Record) -> dict[str, str]:
     """The settings that runs of one table share, under dotted keys; as text, so that null is a value too."""
-    return _flat({key: value for key, value in record.figures["config"].items() if key not in _MAY_DIFFER})
+    return _flat({key: value for key, value in record.content["config"].items() if key not in _MAY_DIFFER})
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -14,7 +14,7 @@ from viscos.core.batch import Incomplete
 from viscos.core.rng import RowGenerator, generator
 from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.devices import Devices
-from viscos.train.loss import Figures, HeldOut, Pairs, Part, merged
+from viscos.train.loss import HeldOut, Pairs, Part, Scalars, merged
 from viscos.train.model import Model
 from viscos.train.plan import Plan
 
@@ -30,7 +30,7 @@ class Gradients:
         self.groups = groups
         """Of each entry of a vector: those of a group are held out together."""
 
-    def joint(self, batch: Incomplete, step: int, complete: bool = False) -> Figures:
+    def joint(self, batch: Incomplete, step: int, complete: bool = False) -> Scalars:
         """Leaves the gradient of the mean over the batch's solved items; returns the numbers of the batch.
 
         With `complete`, of a batch without holes from which the flow alone learns.
@@ -44,17 +44,17 @@ class Gradients:
                     p.grad.mul_(len(batch) / whole["solved"])
         return whole
 
-    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Figures]:
+    def _backward(self, parts: Sequence[Part] | Sequence[HeldOut] | Sequence[Pairs]) -> list[Scalars]:
         """Adds the gradient of the parts' losses, summed; returns their numbers."""
         records = []
         for k, part in enumerate(parts):
             with self.devices.no_backward_sync(self._loss, enabled=k + 1 < len(parts)):
-                loss, figures = self._loss(part)
+                loss, scalars = self._loss(part)
                 self.devices.backward(loss)
-            records.append(figures())
+            records.append(scalars())
         return records
 
-    def held_out(self, batch: Incomplete, step: int) -> Figures:
+    def held_out(self, batch: Incomplete, step: int) -> Scalars:
         """Adds the gradient of ½ |H| log MSE at held-out entries, the mean being over the whole batch.
 
         Returns that, and the numbers of a classifier that sees what is predicted, over this process's items.
@@ -78,12 +78,12 @@ class Gradients:
             [HeldOut(batch.select(r), sparser.select(r), weight * scale, item, total) for r in shares]
         )
         errors = sum(record["errors"] for record in records) if total is None else total
-        figures = {"holdout": scale * math.log(max(errors / count, 1e-12))}
+        scalars = {"holdout": scale * math.log(max(errors / count, 1e-12))}
         if all("hits" in record for record in records):
             items = sum(r.stop - r.start for r in shares)
-            figures["cross_entropy"] = sum(record["cross_entropy"] for record in records) / items
-            figures["accuracy"] = sum(record["hits"] for record in records) / items
-        return figures
+            scalars["cross_entropy"] = sum(record["cross_entropy"] for record in records) / items
+            scalars["accuracy"] = sum(record["hits"] for record in records) / items
+        return scalars
 
     def _has_share(self, size: int) -> bool:
         """Whether a batch of `size` has an item for this process."""
@@ -109,7 +109,7 @@ class Gradients:
                 complete or self.model.posterior is None,
             )
 
-    def regression(self, batch: Incomplete, latents: Tensor) -> Figures:
+    def regression(self, batch: Incomplete, latents: Tensor) -> Scalars:
         """Leaves the gradient of −log q(x^H | y^O) an entry; returns that, over the whole batch."""
         hidden = max(1, int(batch.hidden.sum()))
         share = self._has_share(len(batch))

@@ -17,8 +17,8 @@ from viscos.posteriors.holdout import holdout_errors
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
 
-Figures = dict[str, float]
-_Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Figures]]  # x, y, log-densities, whether solved, numbers
+Scalars = dict[str, float]
+_Terms = tuple[Tensor, Tensor, Tensor, Tensor, Callable[[], Scalars]]  # x, y, log-densities, whether solved, numbers
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Loss(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, part: Part | HeldOut | Pairs) -> tuple[Tensor, Callable[[], Figures]]:
+    def forward(self, part: Part | HeldOut | Pairs) -> tuple[Tensor, Callable[[], Scalars]]:
         """The weighted sum, and its numbers, to be read after the backward pass, which solves too."""
         if isinstance(part, HeldOut):
             return self._held_out(part)
@@ -88,21 +88,21 @@ class Loss(nn.Module):
             x, y, terms, ok, solver = self._bound(part)
         loss = -terms.sum()
         solved = int(ok.sum())
-        figures: Figures = {"items": len(ok) if part.weight else 0, "solved": solved if part.weight else 0}
+        scalars: Scalars = {"items": len(ok) if part.weight else 0, "solved": solved if part.weight else 0}
         if self.model.classifier is not None and not self.model.classifies_predictions and part.batch.label is not None:
-            figures |= {"cross_entropy": math.nan, "accuracy": math.nan}
+            scalars |= {"cross_entropy": math.nan, "accuracy": math.nan}
             if solved > 1:
                 label = part.batch.label[ok]
                 scores = self.model.classifier(x[ok], y[ok], part.batch.observed[ok])
                 cross_entropy = F.cross_entropy(scores, label)
                 loss = loss + solved * cross_entropy
-                figures["cross_entropy"] = float(cross_entropy.detach())
-                figures["accuracy"] = float((scores.argmax(1) == label).double().mean())
+                scalars["cross_entropy"] = float(cross_entropy.detach())
+                scalars["accuracy"] = float((scores.argmax(1) == label).double().mean())
         if self.model.latent_classifier is not None and not part.complete:
             cross_entropy, hits = self._classify_latents(x[ok], part.batch.select(ok))
             loss = loss + cross_entropy
-            figures["accuracy_latents"] = hits / solved if solved > 1 else math.nan
-        return part.weight * loss, lambda: figures | solver()
+            scalars["accuracy_latents"] = hits / solved if solved > 1 else math.nan
+        return part.weight * loss, lambda: scalars | solver()
 
     def _classify_latents(self, x: Tensor, batch: Incomplete) -> tuple[Tensor, float]:
         """The cross-entropy, summed over the items, of the classifier that learns from latents beside the other one.
@@ -115,27 +115,27 @@ class Loss(nn.Module):
         scores = classifier(x.detach(), x.detach(), batch.observed)
         return F.cross_entropy(scores, label, reduction="sum"), float((scores.argmax(1) == label).sum())
 
-    def _held_out(self, part: HeldOut) -> tuple[Tensor, Callable[[], Figures]]:
+    def _held_out(self, part: HeldOut) -> tuple[Tensor, Callable[[], Scalars]]:
         assert self.model.posterior is not None
         squares, completed = holdout_errors(self.model.posterior, part.batch, part.sparser)
         errors, label = float(squares.detach()), part.batch.label
         loss = part.scale * squares / max(part.errors or errors, 1e-30)
-        figures = {"errors": errors}
+        scalars = {"errors": errors}
         classifier = self.model.classifier if self.model.classifies_predictions else None
         if classifier is not None and label is not None and len(label) > 1:  # batch normalisation needs two
             scores = classifier(completed, completed, part.sparser.observed)
             cross_entropy = F.cross_entropy(scores, label, reduction="sum")
             loss = loss + part.weight * cross_entropy
-            figures["cross_entropy"] = float(cross_entropy.detach())
-            figures["hits"] = float((scores.argmax(1) == label).sum())
-        return loss, lambda: figures
+            scalars["cross_entropy"] = float(cross_entropy.detach())
+            scalars["hits"] = float((scores.argmax(1) == label).sum())
+        return loss, lambda: scalars
 
-    def _regression(self, part: Pairs) -> tuple[Tensor, Callable[[], Figures]]:
+    def _regression(self, part: Pairs) -> tuple[Tensor, Callable[[], Scalars]]:
         assert self.model.posterior is not None
         loss = self.model.posterior.teach(part.batch, part.latents, self.model.flow)
-        figures = {"nll": float(loss.detach())}
-        cross_entropy, figures["hits"] = self._classify_latents(part.latents, part.batch)
-        return part.weight * loss + part.item * cross_entropy, lambda: figures
+        scalars = {"nll": float(loss.detach())}
+        cross_entropy, scalars["hits"] = self._classify_latents(part.latents, part.batch)
+        return part.weight * loss + part.item * cross_entropy, lambda: scalars
 
     def _likelihood(self, part: Part) -> _Terms:
         flow, y = self.model.flow, part.batch.values
@@ -155,19 +155,19 @@ class Loss(nn.Module):
         assert self.model.posterior is not None
         q = self.model.posterior(part.batch, self.model.flow)
         step = self.objective.step(self.model.flow, part.batch, q, part.noise[None], part.probes)
-        return step.x, step.y, step.surrogate, step.ok, step.figures
+        return step.x, step.y, step.surrogate, step.ok, step.scalars
 
 
 _CLASSIFIER = ("cross_entropy", "accuracy", "accuracy_latents")
 
 
-def merged(records: Sequence[Figures]) -> Figures:
+def merged(records: Sequence[Scalars]) -> Scalars:
     """The numbers of several parts as those of the whole.
 
     Counts add up, of the residuals the largest stays, and the rest are means: the classifier's over solved items, the
     solver's over all. NaN stands for a number that a part does not have.
     """
-    whole: Figures = {}
+    whole: Scalars = {}
     for key in records[0]:
         known = [record for record in records if not math.isnan(record[key])]
         if key in ("items", "solved"):

@@ -19,7 +19,7 @@ from viscos.inference import Completions, Objective, impute
 from viscos.train.completed import ROWS, CompletedData
 from viscos.train.devices import Devices
 from viscos.train.invertible import check_invertible
-from viscos.train.loss import Figures
+from viscos.train.loss import Scalars
 from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
@@ -117,7 +117,7 @@ class PhasedTrainer(Trainer):
         super()._leave(phase, within)
         check_invertible(self.model.flow)
 
-    def _validate(self, model: Model, phase: Phase | None) -> Figures:
+    def _validate(self, model: Model, phase: Phase | None) -> Scalars:
         """Measures what the phase is about; nothing while completions are drawn, or where no item held back has one."""
         assert phase is not None
         if phase.name == "bound":

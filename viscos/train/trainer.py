@@ -20,7 +20,7 @@ from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
 from viscos.train.gradients import Gradients
 from viscos.train.invertible import check_invertible
-from viscos.train.loss import Figures, Loss
+from viscos.train.loss import Loss, Scalars
 from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
@@ -140,30 +140,30 @@ class Trainer:
             self._leave(report.phase, within)
         return report
 
-    def _measure(self, phase: Phase | None, within: int) -> Figures:
+    def _measure(self, phase: Phase | None, within: int) -> Scalars:
         assert self.validation is not None
         model = self.result().eval()
         with torch.no_grad():
-            figures = self._validate(model, phase)
-        if not figures:
+            scalars = self._validate(model, phase)
+        if not scalars:
             self.model.train()
             return {}
         # All processes measure the same, and must come to the same decision.
-        loss = self.devices.gather_rows([loss_of(figures)])[0][0]
+        loss = self.devices.gather_rows([loss_of(scalars)])[0][0]
         certified = max(model.flow.lipschitz(), default=0.0) < 1
         if certified and (phase is not None or within > self.plan.pretrain):  # before, the flow stands still
             self.validation.take(model, loss, within)
         self.model.train()
-        return figures
+        return scalars
 
-    def _validate(self, model: Model, phase: Phase | None) -> Figures:
+    def _validate(self, model: Model, phase: Phase | None) -> Scalars:
         """What the items that are held back say of a model, without a gradient."""
         batch, seed = self.data.batch(self._held_back).to(self.devices.device), self.plan.seed
         if phase is None and self.step <= self.plan.pretrain:
             return held_out_error(model, batch, seed, self.data.groups)
         blurred = noisy(batch.to("cpu"), self.plan.noise, self.plan.levels, generator(seed, "validation noise"))
-        figures = bound_loss(model, self.objective, blurred.to(self.devices.device), seed)
-        return figures | held_out_error(model, batch, seed, self.data.groups)
+        scalars = bound_loss(model, self.objective, blurred.to(self.devices.device), seed)
+        return scalars | held_out_error(model, batch, seed, self.data.groups)
 
     @property
     def _held_back(self) -> Tensor:
@@ -191,16 +191,16 @@ class Trainer:
         batch = self._seen(batch).to(self.devices.device)
         return self._descend(batch, self._gradients)
 
-    def _gradients(self, batch: Incomplete) -> Figures:
+    def _gradients(self, batch: Incomplete) -> Scalars:
         """Leaves the gradient of a step; returns its numbers."""
-        figures: Figures = {}
+        scalars: Scalars = {}
         if self.step >= self.plan.pretrain:
-            figures = self.gradients.joint(batch, self.step)
+            scalars = self.gradients.joint(batch, self.step)
         if self.model.holds_out:
-            figures |= self.gradients.held_out(batch, self.step)
-        return figures
+            scalars |= self.gradients.held_out(batch, self.step)
+        return scalars
 
-    def _descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Figures]) -> Report:
+    def _descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Scalars]) -> Report:
         """A step of the optimiser along what `gradients` leaves of a batch."""
         rate = self.plan.rate(self.step, self.items)
         for group in self.optimizer.param_groups:
@@ -208,7 +208,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         # Dropout draws from torch's own generator, which a resumed run would find elsewhere.
         torch.manual_seed(generator(self.plan.seed, "dropout", self.step).initial_seed())
-        figures = gradients(batch)
+        scalars = gradients(batch)
         norm = self._clip_gradients()
         finite = bool(torch.isfinite(norm))
         if finite or self.devices.scaler is not None:  # which makes no step either, but lowers the scale
@@ -218,9 +218,9 @@ class Trainer:
                 self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self._averaged)
-        self._check_progress(finite and figures.get("failed", 0.0) < 1)
-        solver = {key: figures[key] for key in _SOLVER if key in figures}
-        loss = {key: figures[key] for key in _LOSS if not math.isnan(figures.get(key, math.nan))}
+        self._check_progress(finite and scalars.get("failed", 0.0) < 1)
+        solver = {key: scalars[key] for key in _SOLVER if key in scalars}
+        loss = {key: scalars[key] for key in _LOSS if not math.isnan(scalars.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
         return Report(self.step, self.step // self.plan.steps_per_epoch(self.items), loss, solver, batch)
 

@@ -138,7 +138,7 @@ def bound_loss(model: Model, objective: Objective, batch: Incomplete, seed: int)
     return {"bound": bound(model, objective, few, noise, g)}
 
 
-def loss_of(figures: dict[str, float]) -> float:
+def loss_of(scalars: dict[str, float]) -> float:
     """The number by which a model is judged, the lower the better: the first of what was measured."""
-    name, value = next(iter(figures.items()), ("", math.nan))
+    name, value = next(iter(scalars.items()), ("", math.nan))
     return -value if name == "bound" else value

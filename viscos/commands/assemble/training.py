@@ -168,8 +168,8 @@ def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[st
         return saved
     with fitting_bar("the Gaussian") as progress:
 
-        def shown(done: int, figures: dict[str, float]) -> None:
-            progress(done, PASSES, figures)
+        def shown(done: int, scalars: dict[str, float]) -> None:
+            progress(done, PASSES, scalars)
 
         fitted = em_gaussian(data.values, data.observed, floor, noise, progress=shown)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.

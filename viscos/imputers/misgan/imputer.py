@@ -101,11 +101,11 @@ class MisGANImputer(LearnedImputer):
 
     def advance(self, rows: Tensor, observed: Tensor) -> dict[str, float]:
         random = generator(self.seed, self.name, self.step)
-        figures = {}
+        scalars = {}
         for _ in range(self.critics):
-            figures = self._teach_critics(*self._batch(rows, observed, random), random)
+            scalars = self._teach_critics(*self._batch(rows, observed, random), random)
         self._teach_generators(*self._batch(rows, observed, random), random)
-        return figures
+        return scalars
 
     def _batch(self, rows: Tensor, observed: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
         index = torch.randint(len(rows), (self.batch_size,), generator=random).to(rows.device)
