@@ -11,10 +11,12 @@ import types
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.plugins.sweeper import Sweeper
 
 import viscos.report.figures.drawings
 from viscos import runs
-from viscos.cli import help, main, shell, words
+from viscos.cli import app, help, main, shell, words
 from viscos.cli.outline import COMMANDS, choices, outline
 from viscos.core import choices as choices_of
 from viscos.core.build import build
@@ -212,6 +214,21 @@ def test_every_value_of_a_sweep_is_checked_before_the_first_job(command, capsys)
     assert main(["train", "--multirun", "missing=0.1,7", *parallel]) == 2
     one_line(capsys, "viscos train: job 1 (missing=7): missing=7")
     assert not seen and not Path("outputs").exists()
+
+
+def test_settings_are_composed_once_and_looked_at_once_more_in_a_sweep(command, monkeypatch):
+    """Hydra by itself composes all of them a time more."""
+    composed, load = [], ConfigLoaderImpl.load_configuration
+    monkeypatch.setattr(
+        ConfigLoaderImpl, "load_configuration", lambda self, *a, **k: (composed.append(a), load(self, *a, **k))[1]
+    )
+    seen = command()
+    assert main(["train"]) == 0 and len(composed) == len(seen) == 1
+    composed.clear()
+    assert main(["train", "--multirun", "missing=0.1,0.2"]) == 0
+    assert len(composed) == 2 * (1 + 2) and len(seen) == 1 + 2
+    assert main(["train", "hydra.mode=MULTIRUN", "missing=0.1"]) == 0 and len(seen) == 1 + 2 + 1
+    assert Sweeper.validate_batch_is_legal.__name__ == "validate_batch_is_legal", "and leaves Hydra as it is"
 
 
 def test_a_failed_job_does_not_stop_a_sweep(command, capsys):
@@ -444,8 +461,9 @@ EXAMPLES = [line for rows in help._EXAMPLES.values() for line, _ in rows] + [
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(EXAMPLES))
-def test_examples_are_settings_that_are_taken(line, command):
+def test_examples_are_settings_that_are_taken(line, command, monkeypatch):
     """With names of one's own in the places that are written large; nothing else is changed."""
+    monkeypatch.setattr(app, "_check_jobs", lambda *_: None)  # which composes each job once more, for the same verdict
     Path("run").mkdir()
     Path("run", runs.CHECKPOINT).touch()
     runs.save_config("run", {})

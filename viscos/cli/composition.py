@@ -15,8 +15,10 @@ from typing import Any, NoReturn
 
 import hydra
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.conf import HydraConf
 from hydra.errors import CompactHydraException
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -45,7 +47,7 @@ REFUSALS = (CompactHydraException, OmegaConfBaseException, ValueError, OSError)
 def apply(job: Any, command: str, arguments: list[str]) -> None:
     """Composes the settings of a command and calls `job` with them; of a sweep, with those of each job."""
     application = hydra.main(version_base="1.3", config_path="pkg://viscos.configs", config_name=command)(job)
-    with _process(command, arguments) as run:
+    with _process(command, arguments) as run, _composing_once(arguments):
         try:
             application()
         except OSError:  # Hydra makes the run folder, and may then be unable to write into it
@@ -166,6 +168,27 @@ def _process(command: str, arguments: list[str]) -> Iterator[str]:
             os.environ.pop(key, None)
             if value is not None:
                 os.environ[key] = value
+
+
+@contextlib.contextmanager
+def _composing_once(arguments: list[str]) -> Iterator[None]:
+    """Keeps Hydra from composing all settings a time more, which takes as long as all else before a command begins.
+
+    It does so to see whether the settings have `hydra.mode`, which here the flag decides; and again for each job of a
+    sweep, to see whether that can be composed, which `viscos.cli.app` has seen by then.
+    """
+    if any(argument.lstrip("+").startswith("hydra.mode=") for argument in arguments):
+        yield
+        return
+    repeated = [(Hydra, "get_mode"), (Sweeper, "validate_batch_is_legal")]
+    kept = [getattr(owner, name) for owner, name in repeated]
+    for owner, name in repeated:
+        setattr(owner, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for (owner, name), method in zip(repeated, kept, strict=True):
+            setattr(owner, name, method)
 
 
 def explained(command: str, error: Exception) -> str:

@@ -17,6 +17,7 @@ from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_density, save_grid, save_samples, summary
 from viscos.core import atomic
+from viscos.core.errors import InputError
 from viscos.core.progress import Bar, bar, say
 from viscos.core.rng import generator
 from viscos.data.mask_files import save_masks
@@ -32,7 +33,10 @@ from viscos.train.validation import bound
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
-    return launch(fit if other_imputer(cfg) else _run, cfg, Machine.of(cfg))
+    machine, other = Machine.of(cfg), other_imputer(cfg)
+    if other and machine.devices > 1:
+        raise InputError(f"devices={machine.devices} share the batches of a flow; another imputer trains on one")
+    return launch(fit if other else _run, cfg, machine)
 
 
 def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:

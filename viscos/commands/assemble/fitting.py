@@ -121,8 +121,6 @@ def _learner(spec: dict[str, Any], devices: Devices) -> Imputer:
             f"{str(spec['_target_']).rpartition('.')[2]} completes by a flow that is trained already: train that, then "
             "say imputer=… in viscos impute or viscos eval checkpoint=<run>"
         )
-    if devices.world_size > 1:
-        raise InputError(f"devices={devices.world_size} share the batches of a flow; another imputer trains on one")
     imputer = build(spec, Imputer).to(devices.device)
     if isinstance(imputer, CompleteGaussianImputer):
         raise InputError(f"{imputer.label} knows what is hidden; measure it beside another: imputers=[{imputer.name}]")
