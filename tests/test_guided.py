@@ -85,6 +85,20 @@ def test_draws_come_near_the_conditional_of_a_gaussian(name):
     assert float(off) < NEAR[name] < float(naive)
 
 
+def test_how_far_a_walk_ends_from_what_is_observed_is_noted():
+    """A walk that ends c standard deviations off: its RMSE in the data's units, and 0 where nothing is observed."""
+
+    class Off(ReplacementImputer):
+        def walk(self, walk):
+            return walk.target + 0.5
+
+    off = (0.5 * LAW.covariance.diagonal().sqrt()).square() * OBSERVED
+    wanted = (off.sum(1) / OBSERVED.sum(1).clamp_min(1)).sqrt()
+    done = Off(exact()).impute(BATCH, 3)
+    torch.testing.assert_close(done.notes["observed_error"], wanted)
+    assert torch.equal(done.draws[:, OBSERVED], Y[OBSERVED].expand(3, -1))
+
+
 def test_without_a_condition_repaint_samples_the_flow():
     """The item of which nothing is observed: its draws have the law's mean and covariance."""
     draws = ReplacementImputer(exact(), steps=200, resamplings=1).impute(BATCH.select(slice(5, 6)), 3000).draws[:, 0]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.labels import Kind
@@ -93,3 +94,13 @@ class OnFlow(Imputer):
 def kinds_of(imputer: Imputer | type[Imputer]) -> tuple[Kind, ...]:
     """The ways in which an imputer completes an item."""
     return tuple(kind for kind in (imputer.mean, imputer.draw) if kind is not None)
+
+
+def observed_error(y: Tensor, batch: Incomplete) -> Tensor:
+    """How far draws (K, B, …) are from what is observed, before that is put in its place: an RMSE for each item (B,).
+
+    Over observed entries that are finite; 0 where there is none.
+    """
+    counted = batch.observed & y.isfinite()
+    squares = torch.where(counted, y - batch.values, 0).square().flatten(2).sum((0, 2))
+    return (squares / counted.flatten(2).sum((0, 2)).clamp_min(1)).sqrt()

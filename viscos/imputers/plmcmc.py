@@ -15,7 +15,7 @@ from viscos.core.labels import Kind
 from viscos.core.rng import ItemGenerators, item_noise
 from viscos.core.solution import Solution, Status, per_item
 from viscos.flows.flow import Flow
-from viscos.imputers.imputer import OnFlow
+from viscos.imputers.imputer import OnFlow, observed_error
 from viscos.inference import Completions
 
 _TOGETHER = 25
@@ -121,6 +121,7 @@ class PLMCMCImputer(OnFlow):
         completed = torch.where(ok | batch.observed, completed, torch.nan)
         notes = {
             "acceptance": rate.view(draws, -1).mean(0),
+            "observed_error": observed_error(y, batch),
             "effective_sample_size": moments.effective_size(draws, batch.hidden),
         }
         mean = torch.where(ok, moments.mean.view(shape), 0).sum(0) / ok.sum(0)  # NaN where all chains failed

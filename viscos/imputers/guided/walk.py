@@ -17,7 +17,7 @@ from viscos.flows.families.continuous.flow import Continuous
 from viscos.flows.families.continuous.steps import IntegratorStep
 from viscos.flows.flow import Flow
 from viscos.flows.layers.affine import Affine
-from viscos.imputers.imputer import OnFlow
+from viscos.imputers.imputer import OnFlow, observed_error
 from viscos.inference import Completions
 
 HALF_PI = 0.5 * math.pi
@@ -132,8 +132,10 @@ class GuidedImputer(OnFlow):
         if self.noise > 0:
             assert isinstance(self.of, Continuous)
             y = self.of.denoised(y, self.noise)
-        completed = torch.where(batch.observed, like, y.view(draws, *like.shape))
+        y = y.view(draws, *like.shape)
+        completed = torch.where(batch.observed, like, y)
         found = Solution.exact(completed.flatten(0, 1), float(denoiser.passes))
         sane = completed.isfinite().flatten(2).all(2).flatten()
         status = torch.where(sane, found.status, int(Status.NON_FINITE))
-        return Completions(completed, None, replace(found, status=status))
+        notes = {"observed_error": observed_error(y, batch)}
+        return Completions(completed, None, replace(found, status=status), notes=notes)

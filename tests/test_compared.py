@@ -1,0 +1,67 @@
+"""The comparison of imputers on one flow: tables and pictures of a record, and the page's from the one that is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from viscos.report.compared import pictures, table
+
+ROOT = Path(__file__).parents[1]
+RECORD, PAGE = ROOT / "outputs" / "reference" / "compare_imputers.json", ROOT / "docs" / "measured.md"
+
+
+def figures(nominal=0.9, fid=None):
+    value = {"value": 1.0, "standard_error": 0.125}
+    return {
+        "items": 3,
+        "rmse": 0.1,
+        "rmse_draw": 0.2,
+        "energy": value,
+        "coverage": value | {"nominal": nominal},
+        "spread_skill": value,
+        "fid": fid,
+    }
+
+
+def method(label, found, many, **said):
+    costs = {"passes_a_draw": 100.0, "passes_by_time": False, "seconds_a_draw": 0.5, "failed": 0.0, "notes": {}}
+    return {"label": label, "first": found, "all": many} | costs | said
+
+
+@pytest.fixture
+def record():
+    methods = {
+        "viscos": method("viscos", figures(), figures(fid=12.34)),
+        "fitted": method("viscos, fitted", figures(), None, passes_by_time=True, failed=0.015),
+        "plmcmc": method("PL-MCMC", figures(nominal=1 / 3), None, notes={"observed_error": 0.0014}),
+        "gaussian": method("Gaussian", figures(), figures(), passes_a_draw=0.0),
+    }
+    return {"settings": {"first": 3, "items": 9, "draws": 4}, "cases": {"half": {"missing": 0.5, "methods": methods}}}
+
+
+def test_tables_of_a_record(record):
+    first, more = table(record).split("\n\n")
+    assert [line.split(" | ") for line in first.splitlines()[2:]] == [
+        ["| viscos", "0.1000", "0.2000", "1.000 ± 0.125", "1.000 ± 0.125", "0", "100", "0.5", "0.0 % |"],
+        ["| viscos, fitted", "0.1000", "0.2000", "1.000 ± 0.125", "1.000 ± 0.125", "0", "≈ 100", "0.5", "1.5 % |"],
+        ["| PL-MCMC", "0.1000", "0.2000", "1.000 ± 0.125", "—", "0.001", "100", "0.5", "0.0 % |"],
+        ["| Gaussian", "0.1000", "0.2000", "1.000 ± 0.125", "1.000 ± 0.125", "0", "0", "0.5", "0.0 % |"],
+    ]
+    assert [line.split(" | ")[0] for line in more.splitlines()[2:]] == ["| viscos", "| Gaussian"]  # the cheap ones
+    assert more.splitlines()[2].endswith("| 12.3 |") and more.splitlines()[3].endswith("| — |")
+
+
+def test_what_costs_nothing_is_in_no_picture_on_a_logarithmic_axis(record):
+    axes = pictures(record).axes
+    assert [len(axis.lines) for axis in axes] == [3, 4, 3, 4]  # the Gaussian takes seconds and no passes
+    assert all(axis.get_xscale() == "log" for axis in axes)
+
+
+@pytest.mark.skipif(
+    not (RECORD.is_file() and PAGE.is_file()), reason="the record and the page are not beside the tests"
+)
+def test_the_tables_of_the_page_are_those_of_the_record():
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    _, text, _ = PAGE.read_text(encoding="utf-8").split("<!-- python scripts/compare_imputers.py -->\n")
+    assert text == table(record)

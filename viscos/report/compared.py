@@ -1,0 +1,89 @@
+"""Imputers of one flow beside each other: what their completions are worth, against what they cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_OURS = ("viscos", "fitted")
+"""The methods of this project."""
+
+
+def table(record: dict[str, Any]) -> str:
+    """Tables in Markdown, two for each case of a record: of the items that all methods completed, and of more."""
+    return "\n".join(_tables(title, case["methods"], record["settings"]) for title, case in record["cases"].items())
+
+
+def _tables(title: str, methods: dict[str, Any], settings: dict[str, Any]) -> str:
+    few, many = settings["first"], settings["items"]
+    heads = {
+        "first": ("RMSE: mean", "one draw", "energy score", "90 % intervals cover", "off where observed", *_COSTS),
+        "all": ("RMSE: mean", "one draw", "energy score", "spread over skill", "FID of a draw"),
+    }
+    words = {
+        "first": f"the first {few} digits, 19 draws of each",
+        "all": f"the first {many} digits, {settings['draws']} draws of each",
+    }
+    parts = []
+    for size, columns in heads.items():
+        rows = [(found["label"], _row(found, size)) for found in methods.values() if found[size] is not None]
+        lines = [f"| {title}, {words[size]} | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
+        parts.append("\n".join([*lines, *(f"| {label} | {' | '.join(cells)} |" for label, cells in rows)]) + "\n")
+    return "\n".join(parts)
+
+
+_COSTS = "passes a draw", "seconds a draw", "failed"
+
+
+def _row(found: dict[str, Any], size: str) -> list[str]:
+    of = found[size]
+    cells = [f"{of['rmse']:.4f}", f"{of['rmse_draw']:.4f}", _with_error(of["energy"])]
+    if size == "all":
+        fid = of["fid"]
+        return [*cells, _with_error(of["spread_skill"]), "—" if fid is None else f"{fid:.1f}"]
+    covered = of["coverage"]["nominal"] > 0.85
+    off = found["notes"].get("observed_error")
+    return [
+        *cells,
+        _with_error(of["coverage"]) if covered else "—",
+        "0" if off is None else f"{off:.3f}",
+        f"{'≈ ' * found['passes_by_time']}{found['passes_a_draw']:.0f}",
+        f"{found['seconds_a_draw']:.2g}",
+        f"{100 * found['failed']:.1f} %",
+    ]
+
+
+def _with_error(figure: dict[str, Any]) -> str:
+    if figure["value"] is None:
+        return "—"
+    return f"{figure['value']:.3f}" + (f" ± {figure['standard_error']:.3f}" if figure["standard_error"] else "")
+
+
+def pictures(record: dict[str, Any]) -> Figure:
+    """A row a case: RMSE of the mean and energy score of the items that all completed, against passes and seconds."""
+    cases = record["cases"]
+    figure = Figure((11, 2.4 * len(cases)), layout="constrained")
+    axes = figure.subplots(len(cases), 4, squeeze=False)
+    for row, (title, case) in zip(axes, cases.items(), strict=True):
+        places = [(cost, worth) for worth in ("rmse", "energy") for cost in ("passes_a_draw", "seconds_a_draw")]
+        for axis, (cost, worth) in zip(row, places, strict=True):
+            _panel(axis, list(case["methods"].items()), cost, worth)
+        row[0].set_ylabel(f"{title}\nRMSE of the mean", fontsize=8)
+        row[2].set_ylabel("energy score", fontsize=8)
+    for axis, (cost, _) in zip(axes[-1], places, strict=True):
+        axis.set_xlabel({"passes_a_draw": "network passes a draw"}.get(cost, "seconds a draw"), fontsize=8)
+    return figure
+
+
+def _panel(axis: Axes, methods: list[tuple[str, dict[str, Any]]], cost: str, worth: str) -> None:
+    for name, found in methods:
+        value = found["first"][worth] if worth == "rmse" else found["first"][worth]["value"]
+        if not found[cost] or value is None:
+            continue
+        axis.plot(found[cost], value, "o", markersize=4, color="tab:red" if name in _OURS else "tab:blue")
+        axis.annotate(found["label"], (found[cost], value), (3, 3), textcoords="offset points", fontsize=6)
+    axis.set_xscale("log")
+    axis.margins(0.2)
+    axis.tick_params(labelsize=7)
