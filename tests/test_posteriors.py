@@ -199,6 +199,14 @@ def test_the_network_begins_at_the_latent_of_the_filled_image():
     assert (filled(batch, flow).log_scale == 0).all()
 
 
+def test_a_gaussian_fills_the_holes_of_small_items_alone_unless_it_is_said():
+    """Its conditional mean takes a factor of the size of an item's holes, 40 s for a batch of 64 colour photographs."""
+    sizes = {shape: Amortised(shape, width=4).precision.numel() for shape in ((1, 32, 32), (3, 32, 32), (5,))}
+    assert sizes == {(1, 32, 32): 1024**2, (3, 32, 32): 0, (5,): 25}
+    assert Amortised((1, 4, 4), gaussian=False).precision.numel() == 0
+    assert Amortised((1, 32, 33), width=4, gaussian=True).precision.numel() == (32 * 33) ** 2
+
+
 @pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])
 @pytest.mark.parametrize("shape", [(1, 4, 4), (2, 4, 6), (1, 5, 5)])
 def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape, channels):

@@ -21,6 +21,8 @@ from viscos.posteriors.posterior import InferenceNetwork
 
 _LOG_SCALES = -6.0, 1.0
 """Between these log σ of a regressed latent is kept: a wild output early in training must not make a draw wild."""
+_FILLED = 1024
+"""Entries of an item up to which a Gaussian fills its holes, unless it is said."""
 _SAMPLE = 512
 """Items whose observed entries give the median."""
 
@@ -34,7 +36,8 @@ class Amortised(InferenceNetwork):
     By default it is a U-Net of `width` instead; for vectors a fully connected network of four times that width.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
-    fitted to observed entries. And the network moves that filling: its first output is a completion ŷ, and the mean
+    fitted to observed entries, by default in items of up to 1,024 entries: beyond, a conditional mean takes far longer
+    than the network. And the network moves that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
     `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
@@ -60,7 +63,7 @@ class Amortised(InferenceNetwork):
         shape: Sequence[int],
         width: int = 32,
         channels: Sequence[int] | None = None,
-        gaussian: bool = True,
+        gaussian: bool | None = None,
         held_out: float = 0.2,
         regressed: bool = False,
         components: int = 1,
@@ -94,7 +97,9 @@ class Amortised(InferenceNetwork):
             self.register_buffer("places", places, persistent=False)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
-        d = self.shape.numel() if gaussian else 0
+        d = self.shape.numel()
+        if not (d <= _FILLED if gaussian is None else gaussian):
+            d = 0
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
         self.register_buffer("covariance", torch.eye(d))
