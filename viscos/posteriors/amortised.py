@@ -21,7 +21,7 @@ from viscos.posteriors.posterior import InferenceNetwork
 
 _LOG_SCALES = -6.0, 1.0
 """Between these log σ of a regressed latent is kept: a wild output early in training must not make a draw wild."""
-_FILLED = 1024
+_FILLED = 512
 """Entries of an item up to which a Gaussian fills its holes, unless it is said."""
 _SAMPLE = 512
 """Items whose observed entries give the median."""
@@ -36,7 +36,7 @@ class Amortised(InferenceNetwork):
     By default it is a U-Net of `width` instead; for vectors a fully connected network of four times that width.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
-    fitted to observed entries, by default in items of up to 1,024 entries: beyond, a conditional mean takes far longer
+    fitted to observed entries, by default in items of up to 512 entries: beyond, a conditional mean takes far longer
     than the network. And the network moves that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
