@@ -430,6 +430,19 @@ def test_eval_repeats_the_figures_of_training(trained):
     assert (folder / "completions.png").read_bytes() == (trained / "completions.png").read_bytes()
 
 
+def test_an_evaluation_of_another_imputer_stands_in_a_table_beside_another_one(trained, capsys):
+    """Of one run and some of its items: both know the run's settings, and what they were measured by."""
+    size = (f"checkpoint={trained}", "items=5", "draws=2", "threads=1", "imputers=[]")
+    median, knn = (viscos("eval", *size, f"imputer={name}") for name in ("median", "knn"))
+    config, theirs = figures(knn)["config"], figures(trained)["config"]
+    assert config["test_items"] == 5 and config["draws"] == 2 and config["flow"] == theirs["flow"]
+    assert config["imputer"]["_target_"].endswith("NeighboursImputer") and config["missing"] == theirs["missing"]
+    capsys.readouterr()
+    assert main(["table", f"runs=[{median},{knn}]"]) == 0
+    rmse = capsys.readouterr().out.partition("**RMSE")[2]
+    assert "| median imputation | 0." in rmse and "| nearest neighbours | 0." in rmse
+
+
 def test_eval_of_a_file_alone(trained):
     """Without the run's folder, the masks are made again from its settings."""
     shutil.copy(trained / "checkpoint.pt", "alone.pt")

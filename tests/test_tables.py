@@ -349,7 +349,14 @@ REFUSED = [
     (changed(RECORD, seed=1, config__flow__channels=64), "disagree about flow.channels: 32 in a; 64 in b"),
     (changed(RECORD, seed=1, config__epochs=9), "disagree about epochs: 4 in a; 9 in b"),
     (changed(RECORD, seed=1, config__max_steps=9), "disagree about max_steps: null in a; 9 in b"),
-    (changed(RECORD, command="eval"), "metrics.json is no record of `viscos train` with its settings"),
+    (
+        {key: value for key, value in changed(RECORD, command="eval").items() if key != "config"},
+        "metrics.json is no record of `viscos train` or `viscos eval` with its settings",
+    ),
+    (
+        changed(RECORD, command="eval", config__evaluation={"seed": 3}, seed=3),
+        "a, b are all missing=0.5 seed=0; leave one of them",
+    ),
     (
         changed(RECORD, config__mask={"_target_": "viscos.data.masks.CenterMask"}, config__missing=None),
         "another mask than mask=random",
@@ -396,6 +403,21 @@ def test_no_runs(capsys):
     assert one_line(capsys, "runs=runs").rstrip().endswith("there are some in runs/train, so say runs=runs/train")
     Path("runs/broken.json").write_text("{")
     assert "runs/broken.json cannot be read as JSON" in one_line(capsys, "runs=runs")
+
+
+def test_evaluations_of_other_imputers_stand_beside_the_training(capsys):
+    """One for each imputer, whatever the seed of the evaluation; and what stood beside has rows, as in a training."""
+    beside = {"labels": {"other_mean": "another, mean"}, "rmse": {"other_mean": {"pooled": 0.3}}}
+    dps = {"labels": {"dps_mean": "DPS, mean"}, "rmse": {"dps_mean": {"pooled": 0.2}}, "imputer": "dps"}
+    made = changed(RECORD, command="eval", seed=5, config__evaluation={"seed": 5})
+    put("runs", a=RECORD, b=made | beside | {"imputer": "given"}, c=made | dps)
+    rmse = printed(capsys, "runs=runs").partition("**RMSE")[2]
+    for row in ("viscos, residual flow, posterior mean | 0.1000", "DPS, mean | 0.2000", "another, mean | 0.3000"):
+        assert f"| {row} |" in rmse
+    assert "3 runs on mnist, 10000 test items, 1 of a residual flow, 1 of dps, 1 of given, seed 0." in rmse
+    two = changed(made, config__evaluation={"seed": 6}, config__missing=0.9, mask_hash="9")
+    put("two", a=made | dps, b=two | dps)
+    assert "disagree about evaluation.seed: 5 in a; 6 in b" in one_line(capsys, "runs=two")
 
 
 # ------------------------------------------------------------------------------------------------------ scores of draws

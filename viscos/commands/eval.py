@@ -15,7 +15,7 @@ from viscos.imputers import FlowImputer
 from viscos.metrics.simulated import simulated
 from viscos.report.board import Log
 from viscos.report.calibrated import save_calibration
-from viscos.runs.provenance import versions
+from viscos.runs.provenance import provenance
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         say(job.idle)
     runs.save_config(job.run_dir, job.settings)
     record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
+    made = provenance(job.described, job.parts.device) | {"seed": job.seed}
     about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
     record = about | record | simulated_record(job)
     with Log(job.run_dir) as log:
@@ -37,7 +38,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             log.image("pictures/completions", grid, 0)
         if (picture := save_calibration(job.run_dir / "calibration.png", record)) is not None:
             log.image("pictures/calibration", picture, 0)
-    atomic.write_json(job.run_dir / "metrics.json", record | {"seed": job.seed, "versions": versions()})
+    atomic.write_json(job.run_dir / "metrics.json", record | made)
     say(summary(record))
     print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record

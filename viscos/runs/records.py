@@ -1,4 +1,4 @@
-"""Records of trainings, read back, and whether they may stand in one table."""
+"""Records of trainings and evaluations, read back, and whether they may stand in one table."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _FLOWS = {
     "sylvester": "Sylvester flow",
 }
 """What flows are called in a table."""
+_COMMANDS = ("train", "eval")
+"""What leaves the records of tables."""
 _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
 """Settings in which the runs of one table differ, or which change no number."""
 
@@ -35,7 +37,7 @@ _KINDS = ("flow", "imputer")
 
 @dataclass(frozen=True)
 class Record:
-    """What `metrics.json` of a training on values missing at random holds."""
+    """What `metrics.json` of a training, or of an evaluation, on values missing at random holds."""
 
     name: str
     """Of the run folder or file."""
@@ -61,7 +63,7 @@ class Record:
 
     @property
     def imputer(self) -> str | None:
-        """What was trained, for readers, if it is another imputer than a flow with its posterior."""
+        """What was trained or measured, for readers, if it is another imputer than a flow with its posterior."""
         name = self.content.get("imputer")
         return None if name is None else str(self.content.get("labels", {}).get(name, name))
 
@@ -81,8 +83,9 @@ class Record:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
-        return int(self.content["seed"])
+        """The seed of the training: that of an evaluation is another setting."""
+        said = self.content["config"] if self.content["command"] == "eval" else self.content
+        return int(said["seed"])
 
     @property
     def classified(self) -> str | None:
@@ -172,8 +175,10 @@ def _record(path: Path, by: str | None) -> Record:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON") from error
-    if not isinstance(content, dict) or content.get("command") != "train" or "config" not in content:
-        raise InputError(f"{path} is no record of `viscos train` with its settings; move it out of the folder")
+    if not isinstance(content, dict) or content.get("command") not in _COMMANDS or "config" not in content:
+        raise InputError(
+            f"{path} is no record of `viscos train` or `viscos eval` with its settings; move it out of the folder"
+        )
     if content["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
     return Record(name, content, by)

@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos.commands.assemble.idle import apart, of_denoising, said
 from viscos.commands.assemble.imputers import MODEL, Parts
 from viscos.commands.assemble.machine import Machine
-from viscos.commands.assemble.masks import masks_of
+from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.saved import dataset_of, from_training, moved, test_masks, test_split
 from viscos.core.batch import incomplete
@@ -46,6 +46,8 @@ class Evaluation:
     given: tuple[GivenImputer, ...]
     """Completions by another method, to be measured alike."""
     seed: int
+    described: dict[str, Any]
+    """The settings behind its record: the run's, and its own in their place."""
     idle: str | None = None
     """A line on settings that were given and have no effect, if there are any."""
     calibration: bool = False
@@ -72,7 +74,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     dataset = dataset_of(trained)
     split = test_split(trained, cfg["items"] or trained.cfg["test_items"])
     test = trained.standardised(split.data)
-    observed = test_masks(trained, masks_of(cfg), test, split.changed)
+    masks = masks_of(cfg)
+    observed = test_masks(trained, masks, test, split.changed)
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
@@ -99,6 +102,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
         parts,
         given,
         cfg["seed"],
+        _described(trained, cfg, masks, len(test)),
         said(typed, idle),
         calibration,
     )
@@ -107,6 +111,14 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
 def calibrates(asked: bool | None, entries: int) -> bool:
     """Whether calibration is measured of items of so many entries: as is `asked`, else where it is cheap."""
     return entries <= CALIBRATED if asked is None else asked
+
+
+def _described(trained: Saved, cfg: dict[str, Any], masks: Masks | None, items: int) -> dict[str, Any]:
+    """Settings by which records compare: what was trained, and how and under which masks it is measured."""
+    own = {key: value for key, value in trained.cfg.items() if key not in ("imputers", "metrics")}
+    own |= {key: cfg[key] for key in ("imputer", "solver", "draws", "denoise")} | {"test_items": items}
+    own |= {} if masks is None else {"mask": masks.spec, "missing": masks.missing}
+    return own | {"evaluation": {"seed": cfg["seed"]}}
 
 
 def _given(path: Path, trained: Saved) -> GivenImputer:
