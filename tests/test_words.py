@@ -31,6 +31,7 @@ def test_docstrings_have_a_subject_or_a_verb():
 PICTURES = (
     "report/figures",
     "report/calibrated.py",
+    "report/compared.py",
     "report/conditionals.py",
     "commands/figure.py",
     "commands/report.py",

@@ -55,10 +55,10 @@ def _row(found: dict[str, Any], size: str) -> list[str]:
     ]
 
 
-def _with_error(figure: dict[str, Any]) -> str:
-    if figure["value"] is None:
+def _with_error(number: dict[str, Any]) -> str:
+    if number["value"] is None:
         return "—"
-    return f"{figure['value']:.3f}" + (f" ± {figure['standard_error']:.3f}" if figure["standard_error"] else "")
+    return f"{number['value']:.3f}" + (f" ± {number['standard_error']:.3f}" if number["standard_error"] else "")
 
 
 def pictures(record: dict[str, Any]) -> Figure:
