@@ -24,15 +24,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from viscos import runs
 from viscos.cli import main
 from viscos.commands import impute as imputing
+from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.interrupt import held
 from viscos.core import atomic, progress
-from viscos.core.choices import names
+from viscos.core.choices import description, names
 from viscos.core.progress import bar
 from viscos.core.solution import Status
 from viscos.data.mask_files import load_masks, mask_hash, save_masks
 from viscos.data.sources.registry import load
 from viscos.inference import impute
 from viscos.linear.gaussian_em import em_gaussian
+from viscos.posteriors import PerItem
 from viscos.runs import checkpoint
 from viscos.runs.trained import load as load_trained
 from viscos.train import Trainer
@@ -383,7 +385,7 @@ def test_a_fit_begins_where_the_network_is(likelihood):
         assert record["fit"] == fit and record.items() >= noise.items()
 
 
-def test_a_network_serves_masks_of_the_kind_that_it_was_taught_under(regressed, likelihood, capsys):
+def test_a_taught_network_serves_every_mask(regressed, likelihood, capsys):
     small = ("items=2", "draws=2", "threads=1")
 
     def said(run: Path, *words: str) -> tuple[str, str]:
@@ -392,24 +394,46 @@ def test_a_network_serves_masks_of_the_kind_that_it_was_taught_under(regressed, 
         return posterior, capsys.readouterr().out.splitlines()[0]
 
     from_there = "steps=200 fits a posterior from there"
-    for words in ([], ["missing=0.5"]):
-        mine = f"no fit: the run's network was taught, under its own masks; {from_there}"
+    mine = f"no fit: the run's network was taught under its own masks (missing=0.5); {from_there}"
+    for words in ([], ["missing=0.6"], ["mask=half"]):
         assert said(regressed, *words) == ("network", mine)
-    assert said(likelihood, "mask=half") == ("network", f"no fit: the run's network was taught; {from_there}")
+    any_masks = f"no fit: the run's network was taught under masks of every kind; {from_there}"
+    assert said(likelihood, "mask=half") == ("network", any_masks)
     as_it_is = "no fit: posterior=amortised takes the run's network as it is"
     assert said(regressed, "mask=half", "posterior=amortised") == ("network", as_it_is)
 
 
-def test_other_masks_than_a_network_was_taught_under_need_a_fit(regressed, capsys, monkeypatch):
-    monkeypatch.setattr("viscos.commands.assemble.choice.STEPS", 1)
-    for words in (["missing=0.6"], ["mask=half"]):
-        capsys.readouterr()
-        record = figures(viscos("impute", f"checkpoint={regressed}", *words, "items=2", "draws=2", "threads=1"))
-        assert record["fit"] == {"posterior": "Householder", "steps": 1, "start": "network"}
-        assert capsys.readouterr().out.splitlines()[0] == (
-            "the run's network was taught under its own masks only; fitting a posterior to each item "
-            "(posterior=amortised takes the network as it is)"
-        )
+def test_a_hole_is_completed_alike_however_it_is_given(regressed):
+    """By transparency, by a mask file, by NaN in an array."""
+    values = (load("digits", "test").values[10, 0].numpy() * 255).round().astype(np.uint8)
+    hole = np.zeros((8, 8), bool)
+    hole[2:5, 3:6] = True
+    Image.fromarray(values).save("plain.png")
+    Image.fromarray(np.where(hole, 0, 255).astype(np.uint8)).save("mask.png")
+    Image.fromarray(np.stack([values, np.where(hole, 0, 255).astype(np.uint8)], -1), "LA").save("holed.png")
+    np.save("holed.npy", np.where(hole, np.nan, values / np.float32(255)).astype(np.float32))
+    small = (f"checkpoint={regressed}", "draws=2", "threads=1")
+    ways = (["input=holed.png"], ["input=plain.png", "observed=mask.png"], ["input=holed.npy"])
+    done = [viscos("impute", *small, *way) for way in ways]
+    draws = [completions(folder)["draws"] for folder in done]
+    assert all(np.array_equal(each, draws[0]) for each in draws)
+    assert {figures(folder)["fit"]["posterior"] for folder in done} == {"network"}
+    names = zip(done, ("holed", "plain", "0"), strict=True)
+    pictures = [folder / "completed" / name / "mean.png" for folder, name in names]
+    assert len({path.read_bytes() for path in pictures}) == 1
+
+
+def test_a_network_that_was_taught_by_the_bound_alone_is_fitted(trained, capsys):
+    capsys.readouterr()
+    record = figures(viscos("impute", f"checkpoint={trained}", "steps=1", "items=2", "draws=2", "threads=1"))
+    assert record["fit"]["posterior"] == "Householder" and record["fit"]["steps"] == 1
+    job = Choice(load_trained(trained), Asked(description("posterior", "auto"), "same", None, None))
+    fresh = job.posterior(torch.zeros(1, 1, 8, 8))
+    assert isinstance(fresh, PerItem)
+    assert job.line(fresh) == (
+        "fitting a posterior to each item in 200 steps: the run's network was taught by the bound alone; "
+        "posterior=amortised takes it as it is, steps=50 fits for less long"
+    )
 
 
 @pytest.mark.parametrize("words", ["steps=2", "start=network", "start=prior"])
@@ -772,7 +796,7 @@ def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     begun = []
-    monkeypatch.setattr(imputing, "_announce", lambda job, batch: begun.append(int(batch.index[0])))
+    monkeypatch.setattr(imputing, "_linearising", lambda job, batch: begun.append(int(batch.index[0])))
     assert main(["impute", f"resume={folder}", "threads=1"]) == 0
     assert begun == [0, 2, 4][batch + 1 :], "what is finished is not done again"
     assert_same_completions(folder, whole)
@@ -849,7 +873,7 @@ def test_an_interrupted_sweep_of_completions_goes_on(trained, monkeypatch, keybo
         ended(monkeypatch, trained, 1, press(signal.SIGINT), *words)
     assert "interrupted; the same command goes on" in capsys.readouterr().err
     begun = []
-    monkeypatch.setattr(imputing, "_announce", lambda job, batch: begun.append((job.seed, int(batch.index[0]))))
+    monkeypatch.setattr(imputing, "_linearising", lambda job, batch: begun.append((job.seed, int(batch.index[0]))))
     assert main(["impute", f"checkpoint={trained}", *SEVERAL, *words]) == 0
     assert begun == [(0, 4), (1, 0), (1, 2), (1, 4)]
 

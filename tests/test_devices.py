@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from problems import waited
@@ -265,3 +266,88 @@ def test_a_signal_ends_all_processes_and_saves(number, tmp_path):
         time.sleep(0.1)
     else:
         pytest.fail("a process is left over")
+
+
+# -------------------------------------------------------------------------------------------- completions, shared out
+
+COMPLETING = ("threads=1", "device=cpu", "items=5", "batch_size=2", "steps=2", "samples=2", "draws=2")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A training whose runs of `viscos impute` have three batches, and what one process makes of them."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("small"))
+        assert main(["train", *DEBUG[:-2]]) == 0
+        (run,) = Path("outputs/train").resolve().iterdir()
+        assert main(["impute", f"checkpoint={run}", *COMPLETING, "hydra.run.dir=whole"]) == 0
+        return run, Path("whole").resolve()
+
+
+def draws_in(folder: Path) -> bytes:
+    with np.load(folder / "completions.npz") as arrays:
+        return arrays["draws"].tobytes() + arrays["residual"].tobytes()
+
+
+@pytest.mark.slow
+def test_two_processes_complete_as_one_does(small, tmp_path, monkeypatch, capfd):
+    """The same draws, in one voice."""
+    run, whole = small
+    monkeypatch.chdir(tmp_path)
+    assert main(["impute", f"checkpoint={run}", *COMPLETING, "devices=2", "hydra.run.dir=two"]) == 0
+    out = capfd.readouterr().out
+    assert out.count("items: ") == out.count("completions in ") == 1
+    assert draws_in(Path("two")) == draws_in(whole) and not Path("two/shards").exists()
+
+
+FAILING = """
+import os
+from viscos.core.errors import InputError
+from viscos.imputers import MeanImputer
+
+class Failing(MeanImputer):
+    def impute(self, batch, *rest):
+        if int(batch.index[0]) == 2 and "FAILING" in os.environ:
+            raise InputError("the second batch fails")
+        return super().impute(batch, *rest)
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_of_one_process_ends_all_and_one_goes_on(small, tmp_path, monkeypatch, capfd):
+    run, _ = small
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("failing.py").write_text(FAILING)
+    words = [f"checkpoint={run}", *COMPLETING[:4], "imputer._target_=failing.Failing"]
+    monkeypatch.setenv("FAILING", "1")
+    assert main(["impute", *words, "devices=2", "hydra.run.dir=two"]) == 2
+    err = capfd.readouterr().err.splitlines()
+    assert err[-1] == "viscos impute: the second batch fails" and len(err) == 1
+    assert [path.name for path in Path("two/shards").iterdir()] == ["00000000.pt"]
+    monkeypatch.delenv("FAILING")
+    assert main(["impute", f"resume={Path('two').resolve()}", "devices=1", "allow=failing"]) == 0
+    with np.load("two/completions.npz") as arrays:
+        draws = np.where(arrays["observed"], np.nan, arrays["draws"][0])
+    assert draws.shape[0] == 5 and np.nanstd(draws, 0).max() < 1e-6, "the same mean in every item"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_completions_with_whole_batches(small, tmp_path):
+    run, _ = small
+    many = [*COMPLETING[:2], "items=64", "batch_size=1", "steps=4", "samples=2", "draws=2"]
+    words = [sys.executable, "-m", "viscos", "impute", f"checkpoint={run}", *many, "devices=2", "hydra.run.dir=out"]
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    started = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **heed)
+    shards = tmp_path / "out/shards"
+    try:
+        waited(lambda: len(list(shards.glob("0*.pt"))) >= 4, started)
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=120)
+    finally:
+        started.kill()
+    assert started.returncode == 130, err
+    line = f"viscos impute: interrupted; `viscos impute resume={tmp_path / 'out'}` goes on"
+    assert err.splitlines()[-1] == line and "Traceback" not in err
+    done = sorted(int(path.stem) for path in shards.glob("*.pt"))
+    assert done == list(range(len(done))) and 4 <= len(done) < 64 and len(done) % 2 == 0

@@ -162,5 +162,7 @@ def test_a_bench_of_a_checkpoint_takes_no_other_flow_or_data(given, trained, cap
 
 def test_what_is_for_other_items_is_said():
     given = ["window", "decimal", "seed"]
-    assert said(given, of_input(pictures=True, table=False)) == "without effect here: decimal (for tables)"
-    assert said(given, of_input(pictures=False, table=True)) == "without effect here: window (for pictures)"
+    assert said(given, of_input(pictures=True, table=False, holes=False)) == "without effect here: decimal (for tables)"
+    for holes, more in ((True, ""), (False, ", check (for a table with holes of its own, and no mask)")):
+        line = said([*given, "check"], of_input(pictures=False, table=True, holes=holes))
+        assert line == f"without effect here: window (for pictures){more}"

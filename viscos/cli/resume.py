@@ -15,7 +15,7 @@ from viscos.core.errors import InputError
 
 CHANGEABLE = {
     "train": ("epochs", "max_steps", "allow", "dataset.path", "dataset.root", *runs.MACHINE),
-    "impute": ("allow", "threads", "device", "verbosity"),
+    "impute": ("allow", "threads", "device", "devices", "verbosity"),
 }
 """Settings that a resumed run may change: they do not change what was computed so far.
 

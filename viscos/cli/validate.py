@@ -72,6 +72,7 @@ RULES: dict[str, Rule] = {
     "input": optional(text),
     "items": optional(integer(1)),
     "window": optional(word_of("window")),
+    "check": optional(either(one_of("auto"), number(0, 1, inside=True))),
     "overwrite": flag,
     "steps": optional(integer(0)),
     "samples": integer(1),

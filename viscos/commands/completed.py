@@ -16,6 +16,8 @@ class Completed:
     What is observed is as it was given.
     """
 
+    values: Tensor
+    """As they were given (N, …)."""
     draws: Tensor
     """(K, N, …); NaN where the solve failed."""
     mean: Tensor
@@ -28,6 +30,8 @@ class Completed:
     """(K, N), bool."""
     paired: bool
     """Whether the draws are in antithetic pairs."""
+    before: Tensor | None = None
+    """A draw of before a fit (N, …), if there was one."""
     verdicts: tuple[tuple[str, str], ...] = ()
     """How far each item is to be trusted, a word and its reason, if draws were weighed."""
 

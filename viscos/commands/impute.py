@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,12 @@ from torch import Tensor
 
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
+from viscos.commands.assemble.machine import Machine
+from viscos.commands.check import NAME as CHECK
+from viscos.commands.check import measured, second_pass
+from viscos.commands.check import save as save_check
 from viscos.commands.interrupt import held, resumable
+from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards, has_shards
@@ -21,46 +29,66 @@ from viscos.commands.trust import drawn
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
-from viscos.core.progress import bar, say
+from viscos.core.progress import bar, say, set_verbosity
 from viscos.imputers import Imputer
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
 from viscos.linear.principal import longest
 from viscos.posteriors import PerItem
 from viscos.report.board import Log
+from viscos.train.devices import Devices
+
+RECORD = "metrics.json"
+"""The file with the record of a run."""
 
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds.
 
-    Batches are kept in the run folder as they are done, and a run that was ended goes on after the last of them.
+    Batches are shared out among the processes of `devices`, and kept in the run folder as they are done; a run that was
+    ended goes on after the last of them.
     """
-    if (record := _finished(Path(cfg["run_dir"]), resumed=bool(cfg["resume"]))) is not None:
+    run_dir = Path(cfg["run_dir"])
+    if (record := _finished(run_dir, resumed=bool(cfg["resume"]))) is not None:
         return record
-    _keep(Path(cfg["run_dir"]), overwrite=cfg["overwrite"] or bool(cfg["resume"]))
-    job = imputing(cfg)
-    if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
-        say(line)
-    for note in job.data.notes:
-        say(note)
-    say(hidden_share(job.items.observed, "items"))
-    if job.idle:
-        say(job.idle)
-    shards = Shards(job)
-    runs.save_config(job.run_dir, job.settings | {"resume": None})
-    with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), Log(job.run_dir) as log:
-        record = _save(job, joined(_batches(job, shards, log)), log)
-        shards.remove()
-    return record
+    _keep(run_dir, overwrite=cfg["overwrite"] or bool(cfg["resume"]))
+    launch(_run, cfg, Machine.of(cfg))
+    return _record(run_dir)  # whose size is that of the table: too long for the pipe between two processes
+
+
+def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
+    """What every process does; the first one prints, and puts together what all have completed."""
+    first = devices.global_rank == 0
+    if not first:
+        set_verbosity("quiet")
+    job = imputing(cfg, devices.device)
+    _announce(job)
+    passes = [Pass(job, Shards(job))]
+    if (again := second_pass(job)) is not None:
+        passes.append(Pass(again, Shards(again, CHECK), CHECK, refuses=False))
+    if first:
+        runs.save_config(job.run_dir, job.settings | {"resume": None})
+    with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), ExitStack() as opened:
+        log = opened.enter_context(Log(job.run_dir)) if first else None
+        with held() as interrupted:
+            for each in passes:
+                _batches(each, devices, log, interrupted)
+        if log is not None:
+            _save(job, again, [joined(each.shards.all(each.starts)) for each in passes], log)
+            passes[0].shards.remove()
+    return {}
 
 
 def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     """The record of a run that is to go on, and has nothing left to do."""
-    path = run_dir / "metrics.json"
-    if not resumed or not path.is_file() or has_shards(run_dir):
+    if not resumed or not (run_dir / RECORD).is_file() or has_shards(run_dir):
         return None
     print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return _record(run_dir)
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run_dir / RECORD).read_text(encoding="utf-8"))
     return record
 
 
@@ -70,38 +98,73 @@ def _keep(run_dir: Path, *, overwrite: bool) -> None:
         raise InputError(f"{run_dir} holds completions already; leave the folder to viscos, or say overwrite=true")
 
 
-def _batches(job: Imputing, shards: Shards, log: Log) -> list[Results]:
-    """The results of all batches, those that are there already and those that are not."""
-    parts = []
-    with held() as interrupted:
-        for rows in torch.arange(len(job.data)).split(job.batch_size):
-            first = int(rows[0])
-            part = shards.get(first)
-            if part is None:
-                part = _complete(job, rows, log)
-                shards.save(first, part)
-            parts.append(part)
-            if interrupted():
-                raise KeyboardInterrupt
-    return parts
+def _announce(job: Imputing) -> None:
+    """Says what is about to be completed, and how."""
+    if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
+        say(line)
+    for note in job.data.notes:
+        say(note)
+    say(hidden_share(job.items.observed, "items"))
+    if job.idle:
+        say(job.idle)
 
 
-def _save(job: Imputing, done: Results, log: Log) -> dict[str, Any]:
-    """Writes the results; returns their record."""
-    record = record_of(job, done)
-    files = save(job, done)
+@dataclass(frozen=True)
+class Pass:
+    """Items that are completed in batches, and those batches that are done."""
+
+    job: Imputing
+    shards: Shards
+    name: str = "fit"
+    """What curves of its fits are called."""
+    refuses: bool = True
+    """Whether holes that cannot be solved for are refused, and not just counted as failed."""
+
+    @property
+    def starts(self) -> range:
+        """The first item of each batch."""
+        return range(0, len(self.job.data), self.job.batch_size)
+
+
+def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callable[[], bool]) -> None:
+    """Completes the batches that are not done yet, one in each process at a time.
+
+    A process that is to end lets the others know, so that all end with whole batches. Raises `KeyboardInterrupt` then.
+    """
+    left = [first for first in each.starts if not each.shards.has(first)]
+    _anywhere(devices, False)  # else a slow process might see as done what a fast one has just done
+    for place in range(0, len(left), devices.world_size):
+        for first in left[place + devices.global_rank : place + devices.global_rank + 1]:
+            rows = torch.arange(first, min(first + each.job.batch_size, len(each.job.data)))
+            each.shards.save(first, _complete(each, rows, log))
+        if _anywhere(devices, interrupted()):
+            raise KeyboardInterrupt
+
+
+def _anywhere(devices: Devices, flag: bool) -> bool:
+    """Whether a flag is set in any process; waits for all of them."""
+    return any(row[0] for row in devices.gather_rows([float(flag)]))
+
+
+def _save(job: Imputing, again: Imputing | None, done: list[Results], log: Log) -> None:
+    """Writes the results, of the completion and of the second pass if there was one, and their record."""
+    record = record_of(job, done[0])
+    files = save(job, done[0])
+    if again is not None:
+        record |= measured(job, again, done[1])
+        files.append(save_check(job, record))
     steps = 0 if job.imputer else job.choice.steps
     log.record("impute", record, steps)
-    for name, picture in _pictures(job, done).items():
+    for name, picture in _pictures(job, done[0]).items():
         log.image(f"impute/{name}", picture, steps)
         files.append(f"{name}.png")
-    atomic.write_json(job.run_dir / "metrics.json", record)
+    atomic.write_json(job.run_dir / RECORD, record)
     say(summary(record))
     print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
-    return record
 
 
-def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
+def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
+    job = each.job
     batch = incomplete(job.data.values[rows], job.items.observed[rows], rows).to(job.device)
     if job.imputer is not None:
         return _by_imputer(job.imputer, batch, job)
@@ -109,10 +172,10 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
     fits = posterior is not job.choice.network
     taught = job.choice.taught_there(batch) if fits else None
     guess = job.choice.guess(batch, taught) if fits else None
-    _announce(job, batch)
+    _linearising(job, batch)
     conditional = Conditional(flow, batch, posterior, job.objective, job.seed, job.partition, guess, job.noise)
     before, first_bound, began = None, None, time.monotonic()
-    if fits or not flow.deep:
+    if (fits or not flow.deep) and each.refuses:
         refuse_singular(conditional.conditioning(), job.partition)
     if taught is not None:  # after the guess, which would move the mean to its own latent
         assert isinstance(posterior, PerItem)
@@ -121,7 +184,7 @@ def _complete(job: Imputing, rows: Tensor, log: Log) -> Results:
         start = Conditional(conditional.flow, batch, posterior, job.objective, job.seed, noise=job.noise)
         before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
         began = time.monotonic()
-        _fit(job, conditional, log, int(rows[0]))
+        _fit(each, conditional, log, int(rows[0]))
     fitted = time.monotonic()
     done, diagnosis = drawn(job, conditional)
     ended = time.monotonic()
@@ -145,21 +208,22 @@ def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:
     return Results(done, unknown, None, None, unknown, 0.0, time.monotonic() - began)
 
 
-def _announce(job: Imputing, batch: Incomplete) -> None:
+def _linearising(job: Imputing, batch: Incomplete) -> None:
     if job.partition == "maxvol":
         most = longest(batch.hidden.flatten(1))
         items = f"linearising the flow for {len(batch)} items"
         say(f"{items}, a product for each hidden entry, up to {most}")
 
 
-def _fit(job: Imputing, conditional: Conditional, log: Log, first: int) -> None:
-    steps = job.choice.steps
+def _fit(each: Pass, conditional: Conditional, log: Log | None, first: int) -> None:
+    job, steps = each.job, each.job.choice.steps
     every = max(1, steps // 10)
-    with bar(f"fitting from item {first}" if first else "fitting", steps) as progress:
+    doing = "fitting" if each.refuses else "fitting again, to measure"
+    with bar(f"{doing} from item {first}" if first else doing, steps) as progress:
 
         def after(step: int, scalars: dict[str, float]) -> None:
-            if step % every == 0 or "bound" in scalars:
-                log.scalars(f"fit/from_{first}", scalars, step)
+            if log is not None and (step % every == 0 or "bound" in scalars):
+                log.scalars(f"{each.name}/from_{first}", scalars, step)
             progress.update(step + 1, {k: v for k, v in scalars.items() if k in ("bound", "residual", "failed")})
 
         with warnings.catch_warnings(record=True) as remarks:

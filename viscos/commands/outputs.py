@@ -9,7 +9,9 @@ from viscos.commands import pictures, tables
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 
-_LEFT = (*pictures.LEFT, *tables.LEFT, "completions.png", "draws.png")
+CHECKED = "check.csv"
+"""How far off the completions of a table are, a line for each column."""
+_LEFT = (*pictures.LEFT, *tables.LEFT, CHECKED, "completions.png", "draws.png")
 """What `viscos impute` may leave in a run folder besides what every run does, by name or pattern."""
 
 
@@ -20,7 +22,7 @@ def write(job: Imputing, done: Completed) -> list[str]:
             _remove(path)
     if job.items.rows is not None:
         return _table(job, done)
-    return pictures.save_pictures(job, done) if job.items.pictures else []
+    return pictures.save_pictures(job, done) if pictures.drawable(job) else []
 
 
 def _remove(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from torch import Tensor
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 from viscos.core import atomic
+from viscos.core.progress import say
 from viscos.data.sources.files import Framed
+from viscos.data.sources.pictures import MODES, Picture
+from viscos.data.windows import Window
 from viscos.report.grid import HIDDEN
 from viscos.report.overview import labelled
 from viscos.report.pasted import Canvas
@@ -26,7 +30,14 @@ _SHOWN = 8
 """Pictures in the overview, the first."""
 _DRAWS = 4
 """Draws of each in the overview."""
+MOST = 100
+"""Images of an array that have files of their own, the first; of pictures all have."""
 _VIOLET = (round(255 * HIDDEN[0]), round(255 * HIDDEN[1]), round(255 * HIDDEN[2]))
+
+
+def drawable(job: Imputing) -> bool:
+    """Whether the items are a user's own images, grey or in colour: those of arrays have names too."""
+    return bool(job.items.pictures or (job.items.names and job.data.shape[0] in MODES and len(job.data.shape) == 3))
 
 
 def save_pictures(job: Imputing, done: Completed) -> list[str]:
@@ -38,9 +49,9 @@ def save_pictures(job: Imputing, done: Completed) -> list[str]:
     deviation = _deviation(done)
     white = 0.0 if deviation is None else float(deviation.nan_to_num(0).max())
     entries, columns = list[dict[str, Any]](), list[_Column]()
-    for frame in job.items.pictures:
+    for frame, canvas in _framed(job):
         rows = slice(frame.items.start, frame.items.stop)
-        canvas, solved = _canvas(job, frame), done.solved[:, rows].all(1)
+        solved = done.solved[:, rows].all(1)
         pictures = _completed(canvas, done, rows, solved)
         if deviation is not None and frame.windows and bool(solved.any()):
             shade = canvas.spread(deviation[rows].nan_to_num(0)).div(white or 1).mul(255).round().byte()
@@ -68,9 +79,30 @@ def _deviation(done: Completed) -> Tensor | None:
     return (apart.nan_to_num(0).sum(0) / (count - (0 if done.paired else 1))).sqrt()
 
 
-def _canvas(job: Imputing, frame: Framed) -> Canvas:
-    picture, hole = frame.open()
-    return Canvas(picture, hole, frame.windows, frame.extra, job.data.shape[0])
+def _framed(job: Imputing) -> Iterator[tuple[Framed, Canvas]]:
+    """The pictures, or the first `MOST` images of an array, and where in them completions go."""
+    for frame in job.items.pictures:
+        picture, hole = frame.open()
+        yield frame, Canvas(picture, hole, frame.windows, frame.extra, job.data.shape[0])
+    if job.items.pictures:
+        return
+    if (many := len(job.data)) > MOST:
+        say(f"pictures of the first {MOST} of {many} images; the completions of all are in completions.npz")
+    path, names = Path(job.settings["input"]), file_names(job.items.names)
+    for k, values in enumerate(job.items.truth[:MOST]):
+        shades = values.nan_to_num(0).mul(255).round().byte().permute(1, 2, 0).numpy()
+        image = Image.fromarray(shades[..., 0] if len(values) == 1 else shades)
+        hole, whole = (~job.items.observed[k]).any(0), Window.whole((image.height, image.width))
+        share, windows = float(hole.double().mean()), (whole,) if bool(hole.any()) else ()
+        frame = Framed(names[k], path, whole.size, share, k, windows, None)
+        yield frame, Canvas(Picture(path, image, ()), hole, windows, None, len(values))
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """The names of images, if files can be called so, each by its own; else their numbers."""
+    parts = [part for name in names for part in name.split("/")]
+    fit = all(part.isprintable() and len(part) <= 100 and part not in ("", ".", "..") for part in parts)
+    return list(names) if fit and len(set(names)) == len(names) else [str(k) for k in range(len(names))]
 
 
 def _completed(canvas: Canvas, done: Completed, rows: slice, solved: Tensor) -> dict[str, Image.Image]:

@@ -17,6 +17,7 @@ from viscos.flows import Flow
 from viscos.inference import Completions
 from viscos.report.advice import warnings
 from viscos.report.calibrated import calibration_lines
+from viscos.report.checked import check_lines
 from viscos.report.completions import completions_table, costs_table, scores_table, why_no_fid
 from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
@@ -150,7 +151,7 @@ def summary(record: dict[str, Any]) -> str:
                 f"  the first solver took {100 * s['reduction_by_first_solver']:.0f} % of the residual away; "
                 f"the fallback took {s['fallback_steps']:.1f} steps"
             )
-    return "\n".join(lines + calibration_lines(record) + trust_lines(record) + warnings(record))
+    return "\n".join(lines + calibration_lines(record) + check_lines(record) + trust_lines(record) + warnings(record))
 
 
 def _nats(value: float) -> str:

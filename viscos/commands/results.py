@@ -192,8 +192,8 @@ def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
     return {"bound": bound | {"draws": done.diagnosis.draws if done.diagnosis else 2, "unit": unit, "how": how}}
 
 
-def save(job: Imputing, done: Results) -> list[str]:
-    """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
+def completed(job: Imputing, done: Results) -> Completed:
+    """The completions in the data's own units."""
     items, scaling = job.items, job.saved.scaling
     values, known, observed = items.data.values, items.known, items.observed
     if scaling is not None:
@@ -205,24 +205,30 @@ def save(job: Imputing, done: Results) -> list[str]:
 
     draws = kept(done.draws.draws)
     mean = kept(done.draws.mean()) if scaling is None else torch.where(observed, values, draws.nanmean(0))
-    if scaling is not None and (line := clamped(scaling, done.draws.draws, observed)):
-        say(line)
+    before = None if done.before is None else kept(done.before.draws[0])
     said = () if done.diagnosis is None else tuple(done.diagnosis.verdicts())
-    completed = Completed(draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, said)
+    return Completed(values, draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, before, said)
+
+
+def save(job: Imputing, done: Results) -> list[str]:
+    """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
+    scaling, found = job.saved.scaling, completed(job, done)
+    if scaling is not None and (line := clamped(scaling, done.draws.draws, found.observed)):
+        say(line)
     arrays: dict[str, Any] = {
-        "draws": completed.draws.numpy(),
-        "mean": completed.mean.numpy(),
-        "observed": observed.numpy(),
-        "solved": completed.solved.numpy(),
-        "values": torch.where(observed, values, float("nan")).numpy(),
-        "truth": torch.where(known, values, float("nan")).numpy(),
+        "draws": found.draws.numpy(),
+        "mean": found.mean.numpy(),
+        "observed": found.observed.numpy(),
+        "solved": found.solved.numpy(),
+        "values": torch.where(found.observed, found.values, float("nan")).numpy(),
+        "truth": torch.where(found.known, found.values, float("nan")).numpy(),
     }
-    names = {"names": np.array(items.names)} if items.names else {}
-    if done.before is not None:
-        arrays["first_iteration_draw"] = kept(done.before.draws[0]).numpy()
+    if job.items.names:
+        arrays["names"] = np.array(job.items.names)
+    if found.before is not None:
+        arrays["first_iteration_draw"] = found.before.numpy()
     verdicts = trust.arrays(done.draws, done.diagnosis)
-    everything = arrays | names | verdicts
+    everything = arrays | verdicts
     atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **everything))
-    text = trust.table(items, names | verdicts)
-    atomic.write(job.run_dir / "trust.csv", lambda path: path.write_text(text, encoding="utf-8"))
-    return [*write(job, completed), "trust.csv"]
+    trust.save(job.run_dir, job.items, verdicts)
+    return [*write(job, found), trust.TRUST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,21 @@ SHARDS = "shards"
 
 
 class Shards:
-    """The finished batches of a run, each under the number of its first item.
+    """The finished batches of a run, each under the number of its first item, and a word where a run has several kinds.
 
     A batch counts as finished if it is of the same settings, items and weights as the job: those of another job are
     passed over, or refused with `InputError` where the job is to go on from them.
     """
 
-    def __init__(self, job: Imputing) -> None:
-        self.folder = job.run_dir / SHARDS
+    def __init__(self, job: Imputing, kind: str = "") -> None:
+        self.folder, self._kind = job.run_dir / SHARDS, f"{kind}_" if kind else ""
         self._about = {
             "settings": checkpoint.digest(runs.essence(job.settings)),
             "items": checkpoint.digest([job.data.values, job.items.observed]),
             "weights": checkpoint.digest(job.weights),
         }
         self._done: dict[int, Results] = {}
-        for path in sorted(self.folder.glob("*.pt")):
+        for path in sorted(self.folder.glob(f"{self._kind}[0-9]*.pt")):
             state = checkpoint.load(path)
             about: dict[str, str] = state["about"]
             other = [what for what, digest in self._about.items() if about[what] != digest]
@@ -41,23 +42,31 @@ class Shards:
                     "start it anew, in another folder"
                 )
             if not other:
-                self._done[int(path.stem)] = Results.from_state(state["completed"])
+                self._done[int(path.stem.removeprefix(self._kind))] = Results.from_state(state["completed"])
 
-    def get(self, first: int) -> Results | None:
-        """The batch whose first item has this number, if it is finished."""
-        return self._done.get(first)
+    def has(self, first: int) -> bool:
+        """Whether the batch whose first item has this number is finished."""
+        return first in self._done
 
     def save(self, first: int, part: Results) -> None:
         """Keeps a batch."""
         state: dict[str, Any] = {"about": self._about, "completed": part.state()}
         checkpoint.save(self._path(first), state)
+        self._done[first] = part
+
+    def all(self, starts: Iterable[int]) -> list[Results]:
+        """The batches of which these are the first items, all of them finished, here or by another process."""
+        return [self._done[first] if first in self._done else self._load(first) for first in starts]
+
+    def _load(self, first: int) -> Results:
+        return Results.from_state(checkpoint.load(self._path(first))["completed"])
 
     def remove(self) -> None:
         """Removes them all, when what they say stands elsewhere."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, first: int) -> Path:
-        return self.folder / f"{first:08d}.pt"
+        return self.folder / f"{self._kind}{first:08d}.pt"
 
 
 def has_shards(run_dir: Path) -> bool:

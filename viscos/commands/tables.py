@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from viscos.core import atomic
+from viscos.commands.lines import write_lines
 from viscos.data.columns import Column, Scheme
 from viscos.data.scaling import Scaling
-from viscos.data.sources.sheet import Cells
+from viscos.data.sources.dialect import Dialect
+from viscos.data.sources.sheet import Cells, Sheet
 from viscos.data.sources.table import Rows
 
 SHARE = 0.9
@@ -46,90 +46,78 @@ class Filled:
         sheet = self.rows.sheet
         if sheet is None:
             return []
-        kind, best = sheet.path.suffix.lower(), self.best()
+        kind, one = sheet.path.suffix.lower(), self.best()
         names = [f"{COMPLETED}{kind}"]
-        sheet.write(folder / names[0], self._cells(best, ~self.known))
+        sheet.write(folder / names[0], self._cells(one, ~self.known, sheet))
         if bool((self.known & ~self.observed).any()):
             names.append(f"{MASKED}{kind}")
-            sheet.write(folder / names[-1], self._cells(best, ~self.observed))
+            sheet.write(folder / names[-1], self._cells(one, ~self.observed, sheet))
         width = max(3, len(str(len(self.draws))))
         for number, draw in enumerate(self.draws, 1):
-            sheet.write(folder / DRAWS / f"draw_{number:0{width}d}{kind}", self._cells(draw, ~self.known))
-        _write_lines(folder / LONG, ("draw", "row", "column", "value"), self._long())
-        _write_lines(folder / SUMMARY, _TALLIES, self._summary())
+            sheet.write(folder / DRAWS / f"draw_{number:0{width}d}{kind}", self._cells(draw, ~self.known, sheet))
+        write_lines(folder / LONG, ("draw", "row", "column", "value"), self._long(sheet), sheet.dialect)
+        write_lines(folder / SUMMARY, _TALLIES, self._summary(sheet), sheet.dialect)
         return [*names, f"{DRAWS}/", LONG, SUMMARY]
 
     def best(self) -> Tensor:
-        """The one value for each cell (N, columns): of numbers the mean, of categories the most frequent one."""
-        best = self.mean.clone()
-        for place, column in enumerate(self.scheme.columns):
-            if column.categories:
-                best[:, place] = _frequent(self.draws[..., place])
-            elif column.whole:
-                best[:, place] = best[:, place].round()
-        return best
+        """The one value for each cell (N, columns), see `best`."""
+        return best(self.scheme, self.mean, self.draws)
 
-    def _cells(self, values: Tensor, where: Tensor) -> Cells:
+    def _cells(self, values: Tensor, where: Tensor, sheet: Sheet) -> Cells:
         """The text of `values` (N, columns) in some cells."""
         return {
             name: np.array(
-                [self._text(column, v) if w else None for v, w in zip(*_lists(values, where, place), strict=True)],
+                [
+                    _text(column, v, sheet.dialect) if w else None
+                    for v, w in zip(*_lists(values, where, place), strict=True)
+                ],
                 dtype=object,
             )
             for place, (name, column) in enumerate(zip(self.rows.names, self.scheme.columns, strict=True))
             if bool(where[:, place].any())
         }
 
-    def _text(self, column: Column, value: float) -> str:
-        if not math.isfinite(value):
-            return ""
-        if column.categories or column.format:
-            return column.text(value)
-        assert self.rows.sheet is not None
-        return self.rows.sheet.dialect.number(value + 0.0)  # of −0 it makes 0
-
     def _hidden(self) -> Iterator[tuple[int, int, Column]]:
         for row, place in (~self.observed).nonzero().tolist():
             yield row, place, self.scheme.columns[place]
 
-    def _long(self) -> Iterator[tuple[object, ...]]:
-        """Each draw of each hidden cell; numbers with a point, dates and categories as in the table."""
+    def _long(self, sheet: Sheet) -> Iterator[tuple[object, ...]]:
+        """Each draw of each hidden cell, as in the table."""
         for number, draw in enumerate(self.draws, 1):
             for row, place, column in self._hidden():
-                yield number, row + 1, self.rows.names[place], _plain(column, float(draw[row, place]))
+                yield number, row + 1, self.rows.names[place], _text(column, float(draw[row, place]), sheet.dialect)
 
-    def _summary(self) -> Iterator[tuple[object, ...]]:
-        """What the draws say of each hidden cell."""
-        best, tail = self.best(), (1 - SHARE) / 2
+    def _summary(self, sheet: Sheet) -> Iterator[tuple[object, ...]]:
+        """What the draws say of each hidden cell; numbers in the signs of the table."""
+        one, tail, signs = self.best(), (1 - SHARE) / 2, sheet.dialect
         for row, place, column in self._hidden():
             values = self.draws[:, row, place]
             values = values[~values.isnan()].double()
-            value, number = float(best[row, place]), lambda x, column=column: _plain(column, float(x))
+            value, name = float(one[row, place]), self.rows.names[place]
             mean = deviation = low = high = share = ""
             if column.categories:
-                share = f"{float((values == value).double().mean()):.6g}" if len(values) else ""
+                share = signs.number(float((values == value).double().mean()), 6) if len(values) else ""
             elif len(values):
-                mean = number(self.mean[row, place]) if not column.whole else f"{float(self.mean[row, place]):.12g}"
-                deviation = f"{float(values.std()):.12g}" if len(values) > 1 else ""
-                low, high = (number(torch.quantile(values, q)) for q in (tail, 1 - tail))
-            was = self._was(row, place)
-            yield (
-                row + 1,
-                self.rows.names[place],
-                _plain(column, value),
-                mean,
-                deviation,
-                low,
-                high,
-                share,
-                len(values),
-                was,
-            )
+                mean = _text(column, float(self.mean[row, place]), signs)
+                deviation = signs.number(float(values.std())) if len(values) > 1 else ""
+                low, high = (_text(column, float(torch.quantile(values, q)), signs) for q in (tail, 1 - tail))
+            was = str(sheet.cells(name)[row]) if bool(self.known[row, place]) else ""
+            told = _text(column, value, signs), mean, deviation, low, high, share
+            yield (row + 1, name, *told, len(values), was)
 
-    def _was(self, row: int, place: int) -> str:
-        """The cell of the table, if it has a value."""
-        assert self.rows.sheet is not None
-        return str(self.rows.sheet.cells(self.rows.names[place])[row]) if bool(self.known[row, place]) else ""
+
+def best(scheme: Scheme, mean: Tensor, draws: Tensor) -> Tensor:
+    """The one value for each cell (N, columns): of numbers the `mean`, of categories the most frequent of the `draws`.
+
+    `mean` (N, columns) and `draws` (K, N, columns) are NaN where no draw, or this one, was solved.
+    """
+    found = mean.clone()
+    for place, column in enumerate(scheme.columns):
+        if column.categories:
+            found[:, place] = _frequent(draws[..., place])
+        elif column.whole:
+            found[:, place] = found[:, place].round()
+    return found
 
 
 def clamped(scaling: Scaling, drawn: Tensor, observed: Tensor) -> str:
@@ -148,10 +136,11 @@ def _lists(values: Tensor, where: Tensor, place: int) -> tuple[list[float], list
     return values[:, place].tolist(), where[:, place].tolist()
 
 
-def _plain(column: Column, value: float) -> str:
+def _text(column: Column, value: float, signs: Dialect) -> str:
+    """A value as a cell of a table in these signs, empty if there is none."""
     if not math.isfinite(value):
         return ""
-    return column.text(value) if column.categories or column.format else f"{value + 0.0:.12g}"
+    return column.text(value) if column.categories or column.format else signs.number(value + 0.0)  # of −0 it makes 0
 
 
 def _frequent(draws: Tensor) -> Tensor:
@@ -159,13 +148,3 @@ def _frequent(draws: Tensor) -> Tensor:
     most = int(draws.nan_to_num(0).max()) + 1 if draws.numel() else 1
     counts = torch.stack([(draws == code).sum(0) for code in range(most)])
     return torch.where(counts.amax(0) > 0, counts.argmax(0).to(draws.dtype), math.nan)
-
-
-def _write_lines(path: Path, header: tuple[str, ...], lines: Iterator[tuple[object, ...]]) -> None:
-    def writer(temporary: Path) -> None:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            sheet = csv.writer(file, lineterminator="\n")
-            sheet.writerow(header)
-            sheet.writerows(lines)
-
-    atomic.write(path, writer)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from viscos.commands.assemble.imputing import Imputing, Items
+from viscos.commands.lines import write_lines
 from viscos.core.solution import Status
+from viscos.data.sources.dialect import Dialect
 from viscos.inference import Completions
 from viscos.inference.conditional import Conditional
 from viscos.inference.diagnosis import LIMITS, Diagnosis
 from viscos.metrics.rmse import known
+
+TRUST = "trust.csv"
+"""The file with a line for each item."""
 
 
 def drawn(job: Imputing, conditional: Conditional) -> tuple[Completions, Diagnosis | None]:
@@ -86,11 +90,18 @@ def number(items: Items, place: int) -> int:
     return place if items.rows is None else place + 1
 
 
-def table(items: Items, each: dict[str, np.ndarray]) -> str:
-    """The same as CSV, a line an item."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([called(items), *each])
-    for place, row in enumerate(zip(*each.values(), strict=True)):
-        writer.writerow([number(items, place), *(f"{v:.6g}" if isinstance(v, np.floating) else v for v in row)])
-    return text.getvalue()
+def save(folder: Path, items: Items, each: dict[str, np.ndarray]) -> None:
+    """Writes the same as `trust.csv`, a line an item, with its name if it has one; of a table in the signs of that."""
+    signs = items.signs
+
+    def cells(place: int) -> list[object]:
+        row = [values[place] for values in each.values()]
+        named = [items.names[place]] if items.names else []
+        return [number(items, place), *named, *(_cell(value, signs) for value in row)]
+
+    header = (called(items), *(["name"] if items.names else []), *each)
+    write_lines(folder / TRUST, header, map(cells, range(len(items.data))), signs)
+
+
+def _cell(value: Any, signs: Dialect) -> object:
+    return signs.number(float(value), 6) if isinstance(value, np.floating) else value

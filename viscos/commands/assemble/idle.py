@@ -69,9 +69,10 @@ def of_completing(model: Model, noise: float, *, fitted: bool, free: bool) -> di
     return found
 
 
-def of_input(*, pictures: bool, table: bool) -> dict[str, str]:
-    """What has no effect on items that are no pictures, or no rows of a table."""
+def of_input(*, pictures: bool, table: bool, holes: bool) -> dict[str, str]:
+    """What has no effect on items that are no pictures, or no rows of a table, or of one without `holes` of its own."""
     found = {} if pictures else {"window": "for pictures"}
+    found |= {} if holes else {"check": "for a table with holes of its own, and no mask"}
     return found | ({} if table else dict.fromkeys(SIGNS, "for tables"))
 
 

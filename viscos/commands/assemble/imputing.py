@@ -15,14 +15,13 @@ from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
 from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, of_input, said
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
-from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.data.sources.dialect import dialect_of
+from viscos.data.sources.dialect import Dialect, dialect_of
 from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
@@ -40,6 +39,9 @@ TOGETHER, ROWS_TOGETHER = 16, 1024
 WEIGHED = 64
 """Draws of each item that are weighed where nobody asked and it is cheap: up to so many entries, and so many items."""
 WEIGHED_ENTRIES, WEIGHED_ITEMS = 64, 1000
+AUTO, CHECKED = "auto", 0.1
+"""The setting of `check` that leaves the share open, and what that is then."""
+PLAIN = Dialect()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ class Items:
     """What each is called (N), if they have names."""
     pictures: tuple[Framed, ...] = ()
     """The pictures that the items are windows of, if they are."""
+
+    @property
+    def signs(self) -> Dialect:
+        """How numbers are written that go with the items: as in the table that they are from, if they are from one."""
+        sheet = None if self.rows is None else self.rows.sheet
+        return PLAIN if sheet is None else sheet.dialect
 
     @property
     def truth(self) -> Tensor:
@@ -99,6 +107,8 @@ class Imputing:
     """How exact draws are made of proposals; None: draws are of the posterior."""
     proposals: int = 0
     """Draws of each item that are weighed, for a verdict and for `refine`."""
+    check: float | None = None
+    """The share of known cells of a table that a second pass hides, to measure completions by; None: there is none."""
 
     @property
     def imputer(self) -> Imputer | None:
@@ -132,18 +142,19 @@ class Imputing:
         return self.choice.posterior(like)
 
 
-def imputing(cfg: dict[str, Any]) -> Imputing:
-    """Assembles what `viscos impute` does, by its checked settings.
+def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
+    """Assembles what `viscos impute` does on a device, by its checked settings.
 
     Raises `InputError` for items, masks or a posterior that do not suit the run.
     """
     cfg, given = apart(cfg)
-    device, masks = Machine.of(cfg).use(), masks_of(cfg)
+    masks = masks_of(cfg)
     trained = _trained(cfg, device)
     items = _items(cfg, trained, masks)
     data = trained.standardised(items.data)
     if isinstance(trained, Trained):
         trained.model.flow.check(data.values)
+    own = items.rows is not None and masks is None and not bool(items.observed.all())
     objective = objective_of(cfg["solver"], cfg["lad"])
     subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL
     by: Choice | Imputer
@@ -152,7 +163,7 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         found = floor.of_run(trained.path)
         data = replace(data, notes=(*data.notes, floor.line(found))) if found else data
     elif is_model(subject) and isinstance(trained, Trained):
-        by, idle = _choice(cfg, trained, masks, data)
+        by, idle = _choice(cfg, trained, data)
     else:
         by, idle = _imputer(cfg, trained, subject, objective, device), of_another_imputer()
     return Imputing(
@@ -170,24 +181,25 @@ def imputing(cfg: dict[str, Any]) -> Imputing:
         cfg["learning_rate"],
         cfg["samples"],
         cfg["seed"],
-        said(given, idle | of_input(pictures=bool(items.pictures), table=items.rows is not None)),
+        said(given, idle | of_input(pictures=bool(items.pictures), table=items.rows is not None, holes=own)),
         cfg["refine"],
         _proposals(cfg, by, data),
+        (CHECKED if cfg["check"] == AUTO else cfg["check"]) if own else None,
     )
 
 
 def _simpler(cfg: dict[str, Any], trained: Saved, items: Items) -> Imputer | None:
     """What completes a table better than the run's flow does, if something does and nothing was asked for."""
-    asked = Asked(cfg["posterior"], None, cfg["partition"], cfg["steps"], cfg["start"])
+    asked = Asked(cfg["posterior"], cfg["partition"], cfg["steps"], cfg["start"])
     left_open = cfg.get("imputer") is None and cfg.get("flow") is None and cfg["refine"] is None
     if items.rows is None or not left_open or asked.fit or not asked.open:
         return None
     return floor.simpler(trained, from_training(trained))
 
 
-def _choice(cfg: dict[str, Any], trained: Trained, masks: Masks | None, data: Data) -> tuple[Choice, dict[str, str]]:
+def _choice(cfg: dict[str, Any], trained: Trained, data: Data) -> tuple[Choice, dict[str, str]]:
     """Which posterior completes, and the settings that have no effect then."""
-    choice = Choice(trained, Asked(cfg["posterior"], masks, cfg["partition"], cfg["steps"], cfg["start"]))
+    choice = Choice(trained, Asked(cfg["posterior"], cfg["partition"], cfg["steps"], cfg["start"]))
     posterior = choice.posterior(data.values[:1])
     check_partition(cfg["partition"], posterior)
     taken = posterior is choice.network

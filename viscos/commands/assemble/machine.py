@@ -20,7 +20,7 @@ class Machine:
     threads: int | None
     seed: int
     devices: int = 1
-    """Processes that share each batch."""
+    """Processes that share each batch of a training, or the batches of `viscos impute`."""
     precision: int | str = 32
     verbosity: str = "normal"
     """Of `viscos.core.progress.VERBOSITIES`."""
@@ -28,8 +28,8 @@ class Machine:
     @classmethod
     def of(cls, cfg: dict[str, Any]) -> Machine:
         """Reads the settings of a command; raises `InputError` where processes would share less than an item each."""
-        devices, parts = cfg.get("devices", 1), cfg.get("accumulate", 1)
-        if (cfg.get("batch_size") or devices * parts) < devices * parts:
+        devices, parts = cfg.get("devices", 1), cfg.get("accumulate")
+        if parts is not None and cfg["batch_size"] < devices * parts:
             shared = f"devices={devices} times accumulate={parts}"
             raise InputError(f"batch_size={cfg['batch_size']} is less than {shared}; each part of a step needs an item")
         further = (devices, cfg.get("precision", 32), cfg.get("verbosity", "normal"))

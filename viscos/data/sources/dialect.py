@@ -76,9 +76,9 @@ class Dialect:
         """The cells (N,), text without spaces around it, as float64; NaN for what is no finite number."""
         return np.array([self._number(cell) for cell in cells], dtype=np.float64)
 
-    def number(self, value: float) -> str:
-        """A finite number as a cell; twelve digits."""
-        return f"{value:.12g}".replace(".", self.decimal)
+    def number(self, value: float, digits: int = 12) -> str:
+        """A finite number as a cell, to so many digits."""
+        return f"{value:.{digits}g}".replace(".", self.decimal)
 
     def advice(self, cell: str) -> str:
         """What may be said of a cell that is no number here, and would be one with other signs; empty: nothing."""
