@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from viscos.commands.assemble import rows
+from viscos.commands.assemble.plan import started
 from viscos.commands.assemble.rows import completing
 from viscos.core.batch import incomplete
+from viscos.core.choices import description
 from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData
+from viscos.flows.layers.whitening import Whitening
 from viscos.imputers import Imputer
 from viscos.imputers.stacked import HeldOut, StackedImputer, folds
 from viscos.inference import Completions
@@ -32,6 +35,14 @@ class Constant(Imputer):
     def best_mean(self, batch, draws, seed=0):
         filled = batch.filled(torch.full_like(batch.values, self.number))
         return Completions.exact(filled[None], filled)
+
+
+def test_a_table_begins_as_its_gaussian_unless_it_is_said():
+    unsaid = description("flow", "continuous")
+    assert started(unsaid, table=True)["start"] == "gaussian" and started(unsaid, table=False)["start"] == "standardise"
+    for said in ({"start": "none"}, {"_target_": "viscos.flows.planar"}):
+        assert started(said, table=True) == said
+    assert isinstance(completing(DATA, "continuous", 1, 0, False, calibrate=False)[0].flow.layers[0], Whitening)
 
 
 def test_each_known_cell_is_left_out_once():
