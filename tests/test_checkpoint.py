@@ -6,10 +6,12 @@ import dataclasses
 import errno
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +65,7 @@ def test_device(tmp_path):
     path = checkpoint.save(tmp_path / "a.pt", {"nested": [{"x": torch.ones(2)}], "t": (torch.ones(1), 2)})
     loaded = checkpoint.load(path, "meta")
     assert loaded["nested"][0]["x"].is_meta and loaded["t"][0].is_meta and loaded["t"][1] == 2
+    assert type(loaded["nested"]) is list and type(loaded["t"]) is tuple
 
 
 @dataclasses.dataclass
@@ -78,6 +81,8 @@ REFUSED = [
     ({"a": Path("x")}, "state['a'] is a"),
     ({"a": {(1, 2): 3}}, "state['a'] has the key (1, 2)"),
     ({"a": {1, 2}}, "state['a'] is a set"),
+    ({"a": {True: 1}}, "state['a'] has the key True"),
+    ({"a": torch.Size([1])}, "state['a'] is a Size"),
 ]
 
 
@@ -87,6 +92,18 @@ def test_only_plain_things_are_saved(wrong, says, tmp_path):
         checkpoint.save(tmp_path / "a.pt", wrong)
     assert str(error.value).startswith(says)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_digest_tells_apart_what_reads_alike():
+    zeros = torch.zeros(2, 3)
+    each = [
+        *(zeros, zeros.view(3, 2), zeros.int(), zeros.view(-1), zeros.tolist()),
+        *(1, 1.0, True, "1", "True", None, "None"),
+        *([1, 2], (1, 2), [[1], 2], [[1, 2]], [1, [2]], [[], 1, 2], {1: 2}, [(1, 2)], {"1": 2}),
+        *(["a", "b"], ["ab"], ["a'b'"], {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}),
+    ]
+    assert len({checkpoint.digest(value) for value in each}) == len(each)
+    assert checkpoint.digest(zeros.T) == checkpoint.digest(zeros.T.contiguous())
 
 
 def refused(path, says: str) -> None:
@@ -244,9 +261,10 @@ def test_a_checkpoint_from_before_there_were_two_classifiers_is_loaded(tmp_path)
     assert model.latent_classifier is None and model.classifier is not None
 
 
-def test_another_format(tmp_path):
-    torch.save({"format": 99, "viscos": "9.9", "state": {}}, tmp_path / "a.pt")
-    refused(tmp_path / "a.pt", "has checkpoint format 99, of viscos 9.9")
+@pytest.mark.parametrize("other", [0, 99])
+def test_another_format(other, tmp_path):
+    torch.save({"format": other, "viscos": "9.9", "state": {}}, tmp_path / "a.pt")
+    refused(tmp_path / "a.pt", f"has checkpoint format {other}, of viscos 9.9")
 
 
 def test_nothing_in_a_file_is_run(tmp_path):
@@ -315,6 +333,7 @@ atomic.write(sys.argv[1], lambda temporary: (temporary.write_text("half"), print
         (errno.EDQUOT, "the disk of {folder} is full"),
         (errno.EROFS, "nothing may be written to {folder} (Read-only file system); change its permissions"),
         (errno.EACCES, "nothing may be written to {folder} (Permission denied); change its permissions"),
+        (errno.EPERM, "nothing may be written to {folder} (Operation not permitted); change its permissions"),
         (errno.EIO, "cannot be written: Input/output error"),
     ],
 )
@@ -330,6 +349,32 @@ def test_a_write_that_the_system_refuses(number, says, where, tmp_path, monkeypa
     says = says.format(folder=tmp_path / "new")
     assert str(tmp_path / "new" / "a.txt") in str(error.value) and says in str(error.value)
     assert "\n" not in str(error.value) and not list((tmp_path / "new").iterdir())
+
+
+def test_an_error_without_a_number_is_a_full_disks_where_little_is_left(tmp_path, monkeypatch):
+    def fails(path):
+        raise OSError("fwrite failed")
+
+    for free, says in ((2**20 - 1, "is full (1.0 MiB free)"), (2**20, "cannot be written: fwrite failed")):
+        monkeypatch.setattr(atomic.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        with pytest.raises(atomic.WriteError, match=re.escape(says)):
+            atomic.write(tmp_path / "a.txt", fails)
+
+
+def test_what_is_written_is_read_by_others_and_has_its_ending_from_the_start(tmp_path):
+    def write(path):
+        assert path.suffix == ".txt" and path.parent == tmp_path
+        path.write_text("a")
+
+    assert atomic.write(tmp_path / "a.txt", write).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_name_is_no_pattern_for_what_a_killed_write_left(tmp_path):
+    own, other = tmp_path / ".a[1]-12345678.json", tmp_path / ".a1-12345678.json"
+    own.touch()
+    other.touch()
+    atomic.write_json(tmp_path / "a[1].json", {})
+    assert other.exists() and not own.exists()
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

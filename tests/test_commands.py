@@ -40,7 +40,7 @@ from viscos.runs.trained import load as load_trained
 from viscos.train import Trainer
 
 DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
-TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2")
+TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2", "proposals=0")
 NO_FIT = ("threads=1", "items=3", "draws=2")
 
 
@@ -339,7 +339,7 @@ def test_maximum_likelihood(likelihood):
     record = figures(likelihood)
     assert record["missing"] == 0 and 0 < record["bits_per_dim"]["value"] < 20
     assert "rmse" not in record and not (likelihood / "completions.png").exists()
-    again = figures(viscos("eval", f"checkpoint={likelihood}", "threads=1", "batch_size=8"))
+    again = figures(viscos("eval", f"checkpoint={likelihood}", "threads=1", "batch_size=8", "calibration=false"))
     assert again["bits_per_dim"] == record["bits_per_dim"] and again["accuracy"] == record["accuracy"]
 
 
@@ -360,15 +360,16 @@ def test_a_flow_without_inference_network(untaught, capsys):
 @pytest.mark.parametrize("holes", ["missing=0.9", "mask=center8", "mask=half"])
 def test_a_network_that_was_taught_on_complete_data_serves_every_mask_without_a_fit(likelihood, holes):
     size = ["mask.size=3"] if holes == "mask=center8" else []
-    folder = viscos("impute", f"checkpoint={likelihood}", holes, *size, "items=3", "threads=1")
+    folder = viscos("impute", f"checkpoint={likelihood}", holes, *size, "items=3", "threads=1", "proposals=0")
     record = figures(folder)
     assert record["solver"]["failed"] == 0 and "first_iteration_draw" not in record["rmse"]
-    measured = figures(viscos("eval", f"checkpoint={likelihood}", holes, *size, "items=3", "threads=1"))
+    words = (holes, *size, "items=3", "threads=1", "calibration=false")
+    measured = figures(viscos("eval", f"checkpoint={likelihood}", *words))
     assert measured["rmse"]["draw"]["pooled"] == pytest.approx(record["rmse"]["draw"]["pooled"], rel=1e-5)
 
 
 def test_a_fit_begins_where_the_network_is(likelihood):
-    words = ["missing=0.5", "items=3", "threads=1", "steps=0", "draws=4"]
+    words = ["missing=0.5", "items=3", "threads=1", "steps=0", "draws=4", "proposals=0"]
     network = [word for word in words if word != "steps=0"]
     taught = figures(viscos("impute", f"checkpoint={likelihood}", *network, "posterior=amortised"))
     fitted = figures(viscos("impute", f"checkpoint={likelihood}", *words, "posterior=diagonal"))
@@ -470,14 +471,15 @@ def test_an_evaluation_of_another_imputer_stands_in_a_table_beside_another_one(t
 def test_eval_of_a_file_alone(trained):
     """Without the run's folder, the masks are made again from its settings."""
     shutil.copy(trained / "checkpoint.pt", "alone.pt")
-    folder = viscos("eval", "checkpoint=alone.pt", "draws=2", "items=5", "threads=1")
+    folder = viscos("eval", "checkpoint=alone.pt", "draws=2", "items=5", "threads=1", "calibration=false")
     assert figures(folder)["mask_hash"] == mask_hash(load_masks(trained / "masks_test.npz")[:5])
 
 
 def test_eval_measures_completions_by_another_method(trained, capsys):
     """Those of the run itself, given as a file, have its own errors; those of other items are refused."""
-    made = viscos("impute", f"checkpoint={trained}", "posterior=amortised", "items=5", "draws=4", "threads=1")
-    eval = ("eval", f"checkpoint={trained}", "items=5", "draws=4", "threads=1", "imputers=[]")
+    alike = ("items=5", "draws=4", "threads=1")
+    made = viscos("impute", f"checkpoint={trained}", "posterior=amortised", "proposals=0", *alike)
+    eval = ("eval", f"checkpoint={trained}", "imputers=[]", "calibration=false", *alike)
     record = figures(viscos(*eval, f"completions={made}"))
     name = made.name
     for mine, theirs in (("mean", f"{name}_mean"), ("draw", f"{name}_draw")):
@@ -492,7 +494,8 @@ def test_eval_measures_completions_by_another_method(trained, capsys):
 @pytest.mark.parametrize("words", ["missing=0.2", "mask=half", "mask=center8 mask.size=3", "mask=file mask.path=m.npz"])
 def test_eval_with_other_masks(words, trained):
     save_masks("m.npz", torch.arange(64).reshape(8, 8) % 3 > 0)
-    record = figures(viscos("eval", f"checkpoint={trained}", "items=5", "draws=2", "threads=1", *words.split()))
+    few = ("items=5", "draws=2", "threads=1", "calibration=false")
+    record = figures(viscos("eval", f"checkpoint={trained}", *few, *words.split()))
     assert record["mask_hash"] != figures(trained)["mask_hash"]
     assert 0.1 < record["missing"] < 0.51
 
@@ -530,11 +533,12 @@ def test_a_damaged_checkpoint(trained, capsys):
 # --------------------------------------------------------------------------------------------------------------- impute
 
 
-def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
-    """The file holds completions whose observed entries are those of `values`, bit for bit."""
+def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray, *, weighed: bool = False):
+    """The file holds completions whose observed entries are those of `values`, bit for bit; and verdicts if weighed."""
     arrays = completions(folder)
     arrays.pop("names", None)
-    assert arrays.keys() >= {"draws", "mean", "observed", "solved", "values", "truth", "trust", "reason", "status"}
+    assert arrays.keys() >= {"draws", "mean", "observed", "solved", "values", "truth", "status"}
+    assert arrays.keys() & {"trust", "reason"} == ({"trust", "reason"} if weighed else set())
     assert (arrays["truth"][observed] == values[observed]).all()
     draws = arrays["draws"]
     assert draws.shape == (2, *values.shape) and draws.dtype == np.float32
@@ -555,17 +559,16 @@ def assert_completes(folder: Path, values: np.ndarray, observed: np.ndarray):
     ],
 )
 def test_impute_with_every_part(words, trained):
-    small = NO_FIT if words.startswith("posterior=amortised") else TINY
+    fitted = not words.startswith("posterior=amortised")
+    small = TINY if fitted else NO_FIT
     small = [word.replace("samples=2", "samples=4") for word in small]  # a mixture takes a draw for each component
     folder = viscos("impute", f"checkpoint={trained}", words, *small)
     values = load("digits", "test").values[:3].numpy()
-    assert_completes(folder, values, load_masks(trained / "masks_test.npz")[:3].numpy())
+    assert_completes(folder, values, load_masks(trained / "masks_test.npz")[:3].numpy(), weighed=not fitted)
     record = figures(folder)
     assert record["items"] == 3 and record["draws"] == 2 and record["bound"]["items"] == 3
     rows = {"mean", "draw", "gaussian_mean", "gaussian_draw"}
-    assert record["rmse"].keys() == rows | (
-        set() if words.startswith("posterior=amortised") else {"first_iteration_draw"}
-    )
+    assert record["rmse"].keys() == rows | ({"first_iteration_draw"} if fitted else set())
     assert (folder / "completions.png").exists() and (folder / "config.yaml").exists()
 
 
@@ -686,7 +689,7 @@ def colour(tmp_path_factory):
         return viscos("train", *DEBUG, *words)
 
 
-FIT = ("mask=center8", "posterior.reflections=3", "items=3", "draws=6", "threads=1")
+FIT = ("mask=center8", "posterior.reflections=3", "items=3", "draws=6", "threads=1", "proposals=0")
 
 
 def test_samples_of_a_flow_for_colour(colour):
@@ -745,7 +748,7 @@ def test_training_and_test_images_of_two_sizes(capsys):
 
 # ------------------------------------------------------------------------------------------------------ impute, resume
 
-SEVERAL = ("threads=1", "items=5", "batch_size=2", "steps=2", "samples=2", "draws=2")
+SEVERAL = ("threads=1", "items=5", "batch_size=2", "steps=2", "samples=2", "draws=2", "proposals=16")
 
 
 @pytest.fixture(scope="module")
@@ -955,7 +958,10 @@ def test_an_interrupted_run_with_an_average_goes_on(monkeypatch, keyboard):
     assert_equal(checkpoint.load(folder / "checkpoint.pt"), checkpoint.load(whole / "checkpoint.pt"))
     assert without_clock(figures(folder)) == without_clock(figures(whole))
     shutil.copytree(folder, "eval")
-    assert figures(viscos("eval", "checkpoint=eval", "draws=2", "threads=1"))["rmse"] == figures(whole)["rmse"]
+    assert (
+        figures(viscos("eval", "checkpoint=eval", "draws=2", "threads=1", "calibration=false"))["rmse"]
+        == figures(whole)["rmse"]
+    )
 
 
 def test_an_ignored_ctrl_c_stays_ignored():

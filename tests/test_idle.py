@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from viscos.cli import main
+from viscos.cli.outline import outline
+from viscos.cli.validate import RULES
 from viscos.commands.assemble.benching import _center
-from viscos.commands.assemble.idle import of_input, said
+from viscos.commands.assemble.idle import of_another_imputer, of_completing, of_fitting, of_input, of_training, said
 from viscos.commands.report import hidden_share
 from viscos.core.errors import InputError
 
@@ -98,6 +101,68 @@ def test_vectors_have_no_classes_and_are_not_squeezed(capsys):
 def test_a_part_is_said_by_its_own_settings_too():
     assert said(["lad", "lad.probes", "ladder"], {"lad": "no"}) == "without effect here: lad (no), lad.probes (no)"
     assert said(["lad"], {}) is None
+
+
+class Stand:
+    """A trainer, as far as its model and data decide what has an effect."""
+
+    def __init__(self, shape=(1, 8, 8), *, holds_out=True, classifier=True, denoises=True):
+        self.data = SimpleNamespace(shape=shape)
+        flow, kept = SimpleNamespace(can_denoise=denoises), object() if classifier else None
+        self.model = SimpleNamespace(flow=flow, holds_out=holds_out, classifier=kept)
+
+
+@pytest.mark.parametrize(
+    ("changed", "hides", "stand", "idle"),
+    [
+        ({}, True, {}, set()),
+        ({"teach": "bound"}, True, {}, {"teach_masks", "rounds", "redraw"}),
+        ({"teach": "regression"}, True, {}, {"lad"}),
+        ({"teach": "none"}, True, {}, {"teach_masks", "posterior", "lad"}),
+        ({}, False, {}, {"rounds", "redraw", "posterior.held_out"}),
+        ({}, True, {"holds_out": False}, {"pretrain"}),
+        ({"posterior": {"channels": [8]}}, True, {}, {"posterior.width"}),
+        ({"flow": {"steps": 1}}, True, {}, {"flow.grid"}),
+        ({}, True, {"classifier": False}, {"classifier"}),
+        ({}, True, {"shape": (2,)}, {"flow.first_squeeze"}),
+        ({"dataset": {"noise": 0}}, True, {}, {"denoise"}),
+        ({"dataset": {"noise": "uniform"}}, True, {}, {"denoise"}),
+        ({}, True, {"denoises": False}, {"denoise"}),
+    ],
+)
+def test_what_has_no_effect_on_a_training(changed, hides, stand, idle):
+    cfg = {"teach": "both", "posterior": {}, "flow": {"steps": 8}, "dataset": {"noise": 0.1}} | changed
+    assert of_training(cfg, Stand(**stand), hides).keys() == idle
+
+
+@pytest.mark.parametrize(
+    ("fitted", "free", "idle"),
+    [
+        (False, True, {"learning_rate", "samples", "lad", "posterior"}),
+        (False, False, {"learning_rate", "samples", "lad"}),
+        (True, True, set()),
+    ],
+)
+def test_what_has_no_effect_on_completions(fitted, free, idle):
+    assert of_completing(Stand().model, 0.1, fitted=fitted, free=free).keys() == idle
+    assert "denoise" in of_completing(Stand().model, 0.0, fitted=fitted, free=free)
+
+
+def test_what_another_imputer_leaves_alone():
+    """Every setting has an effect on it or is said to have none; what is said is a setting."""
+    learning = (
+        "allow batch_size dataset device devices draws experiment gaussian_floor imputer imputers inception log_every "
+        "mask metrics missing precision resume scale seed test_items threads train_items verbosity"
+    )
+    completing = (
+        "allow batch_size checkpoint decimal delimiter denoise device draws encoding flow holes imputer input items "
+        "mask missing overwrite refine resume seed thousands threads verbosity window"
+    )
+    for command, taken, found in (("train", learning, of_fitting()), ("impute", completing, of_another_imputer())):
+        page = outline(command)
+        names = {item.name for item in (*page.options, *page.parts)}
+        assert {name for name in found if "." not in name} == names - set(taken.split())
+        assert {*taken.split()} | found.keys() <= names | RULES.keys()
 
 
 def test_two_rates_are_refused(capsys):

@@ -56,7 +56,7 @@ def stand_in(monkeypatch):
 def test_a_job_is_a_run_like_any_other():
     assert main([*SWEEP, "missing=0.3"]) == 0
     (folder,) = FOLDER.glob("*/")
-    assert main(["eval", f"checkpoint={folder}", "threads=1"]) == 0, "its name needs no quotes"
+    assert main(["eval", f"checkpoint={folder}", "threads=1", "calibration=false"]) == 0, "its name needs no quotes"
 
 
 def test_finished_jobs_are_not_run_again(stand_in, capsys):

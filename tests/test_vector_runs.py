@@ -115,7 +115,8 @@ def test_errors_are_near_those_of_the_distribution_behind_the_rows(table):
 def test_eval_measures_the_same_again(table):
     again = figures(ran("eval", f"checkpoint={table}", "threads=1", "draws=64"))
     assert again["rmse"]["mean"] == figures(table)["rmse"]["mean"]
-    other = figures(ran("eval", f"checkpoint={table}", "threads=1", "mask=columns", "mask.columns=[fine,0]"))
+    mask = ("mask=columns", "mask.columns=[fine,0]", "calibration=false")
+    other = figures(ran("eval", f"checkpoint={table}", "threads=1", *mask))
     assert 2 / 3 < other["missing"] < 0.75 and other["rmse"]["mean"]["columns_own_units"]["heavy"] is None
 
 
@@ -158,7 +159,8 @@ def test_a_table_that_moved_is_named_again(table, capsys):
     away = path.rename(path.with_name("moved.csv"))
     try:
         assert "there is no file" in refused(capsys, "eval", "checkpoint=run")
-        again = figures(ran("eval", "checkpoint=run", f"dataset.path={away}", "threads=1", "draws=64"))
+        words = ("threads=1", "draws=64", "calibration=false")
+        again = figures(ran("eval", "checkpoint=run", f"dataset.path={away}", *words))
         assert again["rmse"]["mean"] == figures(table)["rmse"]["mean"]
         assert main(["train", "resume=run", f"dataset.path={away}", "max_steps=13", "threads=1"]) == 0
         assert "only the place of its data may change" in refused(capsys, "eval", "checkpoint=run", "dataset=moons")
@@ -169,7 +171,7 @@ def test_a_table_that_moved_is_named_again(table, capsys):
 def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):
     lines = Path(load_trained(table).cfg["dataset"]["path"]).read_text().splitlines()
     Path("grown.csv").write_text("\n".join([*lines, "5.5,2100,low,-0.3", "4.5,1900,high,-0.25"]) + "\n")
-    run = ran("eval", f"checkpoint={table}", "dataset.path=grown.csv", "threads=1", "draws=2")
+    run = ran("eval", f"checkpoint={table}", "dataset.path=grown.csv", "threads=1", "draws=2", "calibration=false")
     said, trained = capsys.readouterr().out, {line for line in lines[1:]}
     test = load("table", "test", path="grown.csv", label="kind").values
     old, _ = split(table, "train")
@@ -184,17 +186,17 @@ def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):
 def test_a_table_is_completed_in_its_own_cells(table):
     text = "fine,note,long,heavy\n-0.30,a,,2000\n, b ,5.00,1.9e3\n?,c,NA,\n-0.25,d,4,1900\n"
     Path("mine.csv").write_text(text)
-    run = ran("impute", f"checkpoint={table}", "input=mine.csv", "threads=1", "steps=3", "samples=2", "draws=300",
+    run = ran("impute", f"checkpoint={table}", "input=mine.csv", "threads=1", "steps=3", "samples=2", "draws=100",
               "posterior=full")  # fmt: skip
     with (run / "completed.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     given = [line.split(",") for line in text.splitlines()]
-    assert rows[0] == given[0] and rows[4] == given[4] and len(list((run / "draws").iterdir())) == 300
+    assert rows[0] == given[0] and rows[4] == given[4] and len(list((run / "draws").iterdir())) == 100
     Path("whole.csv").write_text("fine,long,heavy\r\n1,2,3\r\n")  # nothing to complete
     same = ran("impute", f"checkpoint={table}", "input=whole.csv", "threads=1", "draws=2")
     assert (same / "completed.csv").read_bytes() == Path("whole.csv").read_bytes()
     arrays = completions(run)
-    assert arrays["draws"].shape == (300, 4, 3) and arrays["draws"].dtype == np.float64
+    assert arrays["draws"].shape == (100, 4, 3) and arrays["draws"].dtype == np.float64
     nature = {"": True, "?": True, "NA": True}
     for item in range(4):
         for place, entry in ((2, 0), (3, 1), (0, 2)):  # of the columns of training: long, heavy, fine
@@ -299,7 +301,8 @@ def test_the_density_of_points(moons):
     alone = ran("figure", "name=density", f"run={moons}")
     assert {path.name for path in alone.glob("figure*")} == {"figure_density.pdf", "figure_density.png"}
     run = ran("impute", f"checkpoint={moons}", "mask=columns", "mask.columns=[1]", "items=1", "draws=300",
-              "posterior=diagonal", "steps=25", "samples=4", "learning_rate=0.1", "threads=1")  # fmt: skip
+              "posterior=diagonal", "steps=25", "samples=4", "learning_rate=0.1", "proposals=0",
+              "threads=1")  # fmt: skip
     beside = ran("figure", "name=density", f"run={run}")
     assert (alone / "figure_density.png").read_bytes() != (beside / "figure_density.png").read_bytes()
     # The flow is hardly more than a Gaussian after twelve steps, so the posterior comes close to the conditional.

@@ -83,6 +83,7 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
     train, test = splits_of(cfg, dataset, devices)
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
+    cfg |= {"validation": 0, "patience": None}  # nothing is held back
     state = read_state(file := runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
     scaling, rows = fit_scaling(train, observed), remembered(train)

@@ -85,7 +85,17 @@ def of_another_imputer() -> dict[str, str]:
 def of_fitting() -> dict[str, str]:
     """What has no effect on the training of another imputer than a flow, and why."""
     parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")
-    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "classifier", "max_steps")
+    phases = (
+        "pretrain",
+        "teach",
+        "teach_masks",
+        "rounds",
+        "redraw",
+        "classifier",
+        "max_steps",
+        "validation",
+        "patience",
+    )
     return dict.fromkeys((*parts, *phases, "denoise", "dataset.noise", "dataset.augment"), "no flow is trained")
 
 
