@@ -12,7 +12,9 @@ import torch
 from problems import F64, flow_named, normal, within
 
 from viscos.cli import main
+from viscos.commands.assemble.plan import started
 from viscos.core.batch import incomplete
+from viscos.core.choices import description
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, RowGenerator, generator, standard_normal, uniform
 from viscos.core.solution import Status
@@ -282,6 +284,14 @@ def test_refused_architectures(arguments, message):
 
 
 # ------------------------------------------------------------------------------------------- the noise of training
+
+
+def test_a_flow_begins_as_suits_its_data_where_nothing_is_said():
+    flow = description("flow", "continuous")
+    usual = {"grey": ((1, 8, 8), False), "colour": ((3, 8, 8), False), "table": ((4,), True), "points": ((2,), False)}
+    begun = {name: started(flow, shape, table=table)["start"] for name, (shape, table) in usual.items()}
+    assert begun == {"grey": "standardise", "colour": "gaussian", "table": "gaussian", "points": "standardise"}
+    assert started(flow | {"start": "none"}, (3, 8, 8), table=True)["start"] == "none"
 
 
 @pytest.mark.parametrize("start", ["standardise", "gaussian", "none"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from viscos.commands.assemble.data import Dataset
@@ -15,13 +16,15 @@ from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
-def started(flow: dict[str, Any], *, table: bool) -> dict[str, Any]:
-    """The description of a flow with the first layer that suits a table, or other data, where it says none.
+def started(flow: dict[str, Any], shape: Sequence[int], *, table: bool) -> dict[str, Any]:
+    """The description of a flow of items of `shape` with the first layer that suits them, where it says none.
 
-    Columns may be as good as copies of each other; behind a layer that whitens, a flow begins as their Gaussian.
+    Columns of a table may be as good as copies of each other, and so may neighbours in a photograph: behind a layer
+    that whitens, a flow begins as their Gaussian. Grey pictures of strokes have pixels that hardly vary.
     """
     unsaid = "start" in flow and flow["start"] is None
-    return flow | {"start": "gaussian" if table else "standardise"} if unsaid else flow
+    colour = len(shape) == 3 and shape[0] > 1
+    return flow | {"start": "gaussian" if table or colour else "standardise"} if unsaid else flow
 
 
 def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any]:

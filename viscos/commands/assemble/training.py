@@ -113,7 +113,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     scaling = fit_scaling(train.at(torch.arange(learnt)), observed[:learnt])
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
-    cfg["flow"] = started(cfg["flow"], table=scaling is not None)
+    cfg["flow"] = started(cfg["flow"], train.shape, table=scaling is not None)
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
     cfg = settled(cfg, matches=flow.trained_by_matching, hides=hides)
