@@ -99,7 +99,7 @@ def test_a_digest_tells_apart_what_reads_alike():
     each = [
         *(zeros, zeros.view(3, 2), zeros.int(), zeros.view(-1), zeros.tolist()),
         *(1, 1.0, True, "1", "True", None, "None"),
-        *([1, 2], (1, 2), [[1], 2], [[1, 2]], [1, [2]], [[], 1, 2], {1: 2}, [(1, 2)], {"1": 2}),
+        *([1, 12], [11, 2], [1, 2], (1, 2), [[1], 2], [[1, 2]], [1, [2]], [[], 1, 2], {1: 2}, [(1, 2)], {"1": 2}),
         *(["a", "b"], ["ab"], ["a'b'"], {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}),
     ]
     assert len({checkpoint.digest(value) for value in each}) == len(each)

@@ -113,6 +113,7 @@ WRONG = [
     ("train mask=file", "mask.path=… is needed"),
     ("train missin=0.5", "did you mean 'missing'?"),
     ("train flow=iresnet flow.chanels=3", "did you mean 'flow.channels'?"),
+    ("train flow=iresnet flow.width=3", "there is no option 'flow.width' here; `viscos train --help` lists them"),
     ("train datset=mnist", "did you mean 'dataset'?"),
     ("train dataset=nope", "choose from array, checkerboard, cifar10, circles, digits"),
     ("train dataset=null", "must be one of its choices"),
@@ -120,7 +121,7 @@ WRONG = [
     ("train ~flow", "flow is not set"),
     ("train ~nope", "there is no option 'nope'"),
     ("train flow=iresnet flow.blocks.x=1", "cannot use these settings"),
-    ("train missing=${nope}", "cannot use these settings"),
+    ("train missing=${nope}", "cannot use these settings: Interpolation key 'nope' not found (in missing)\n"),
     ("train missing=0.5,0.9", "add --multirun"),
     ("train --multirun dataset=digits,nope", "choose from array, checkerboard, cifar10, circles, digits"),
     ("train foo", "settings are written key=value"),
@@ -187,6 +188,18 @@ def test_unexpected_error_keeps_its_traceback(command, capsys):
     text = capsys.readouterr().err
     assert "Traceback" in text and "in fail" in text and text.count("ZeroDivisionError: a bug") == 1
     assert len(run_folders()) == 1, "what a run has written stays"
+
+
+def test_a_bug_while_bad_input_is_dealt_with_is_a_bug(command, capsys):
+    def fail(cfg):
+        try:
+            raise InputError("no data")
+        except InputError:
+            raise ZeroDivisionError("a bug")  # noqa: B904
+
+    command(fail)
+    assert main(["train"]) == 1
+    assert "ZeroDivisionError: a bug" in capsys.readouterr().err
 
 
 def test_interrupt(command, capsys):

@@ -361,7 +361,7 @@ def test_train_and_impute(tmp_path, monkeypatch):
     assert record["steps"] == 5 and 0 < record["bits_per_dim"]["value"] < 20
     assert record["bits_per_dim"]["items"] == 8 and "one probe" in record["bits_per_dim"]["how"]
     assert (run / "samples.png").is_file()
-    words = ["threads=1", "missing=0.5", "items=2", "steps=1", "samples=2", "draws=2", "lad=nlade"]
+    words = ["threads=1", "missing=0.5", "items=2", "steps=1", "samples=2", "draws=2", "lad=nlade", "proposals=0"]
     assert main(["impute", f"checkpoint={run}", *words]) == 0
     record = figures(run_of("impute"))
     assert record["solver"]["failed"] == 0 and record["bound"]["how"] == "log-determinants written out"

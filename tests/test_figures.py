@@ -50,7 +50,7 @@ def implicit(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(tmp_path_factory.mktemp("implicit"))
         trained = ran("train", *DEBUG, "flow=implicit", "flow.blocks=[2]")
-        return ran("impute", f"checkpoint={trained}", *NO_FIT, "items=4", "posterior=amortised")
+        return ran("impute", f"checkpoint={trained}", *NO_FIT, "items=4", "posterior=amortised", "proposals=0")
 
 
 @pytest.mark.parametrize(("number", "name"), NAMES.items())
@@ -76,7 +76,7 @@ def test_what_a_run_holds(imputed, trained):
     assert done.draws.shape == (3, 4, 1, 8, 8) and done.first.shape == done.truth.shape == (4, 1, 8, 8)
     assert not torch.equal(done.first, done.draws[0])
     assert torch.equal(done.first[done.observed], done.truth[done.observed])
-    amortised = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised")
+    amortised = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised", "proposals=0")
     assert figures.Completed.read(amortised).first is None
 
 
@@ -109,7 +109,7 @@ def test_refusals(trained, imputed, capsys):
     assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
     assert "other=x is for name=comparison" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
     np.savez("old.npz", mean=np.zeros(3))
-    run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised")
+    run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised", "proposals=0")
     assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
     assert "lacks the array 'draws'" in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
     np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))

@@ -102,6 +102,19 @@ def test_a_run_folder_of_a_training_is_to_be_resumed(typed, capsys):
     assert "cannot read 'run'" not in capsys.readouterr().err
 
 
+def test_a_run_below_the_home_folder_is_found(typed, monkeypatch, capsys):
+    """Of a word in quotes, in which a shell leaves the sign for it."""
+    monkeypatch.setenv("HOME", str(Path.cwd()))
+    assert typed("eval", "~/run")[0] == 2
+    (word,) = shlex.split(capsys.readouterr().err.rpartition("key=value: ")[2])
+    assert word == 'checkpoint="~/run"' and typed("eval", word)[0] == 0
+
+
+def test_only_completions_have_an_input(typed, capsys):
+    assert typed("eval", "pictures.npy")[0] == 2
+    assert "input=" not in capsys.readouterr().err
+
+
 def test_what_is_no_path_is_advised_nothing(typed, capsys):
     assert typed("eval", "nowhere")[0] == 2
     assert capsys.readouterr().err == "viscos eval: cannot read 'nowhere'; settings are written key=value\n"
