@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from viscos.cli import main
+from viscos.commands.pictures import file_names
 from viscos.core.errors import InputError
 from viscos.data.masks import FileMask
 from viscos.data.sources.files import read_items
@@ -344,6 +345,33 @@ def test_a_folder_is_completed(trained, capsys):
         assert arrays["names"].tolist() == ["a", "deep/c"] and len(arrays["mean"]) == 2
         own = (arrays["mean"][1].clip(0, 1) * 255).round().astype(np.uint8).transpose(1, 2, 0)
     assert np.array_equal(own, opened(out / "completed/deep/c/mean.png")), "of the model's own size, as it is"
+
+
+def test_images_of_an_array_leave_the_files_of_pictures(trained, capsys, monkeypatch):
+    monkeypatch.setattr("viscos.commands.pictures.MOST", 2)
+    found = hole(8, 8, slice(2, 5), slice(1, 4)).numpy()
+    values = np.stack([pixels(8, 8, k) for k in range(3)]) / np.float32(255)
+    values[0, found] = values[2, found] = np.nan
+    np.savez("a.npz", images=values, names=["x/one", "two", "three"])
+    out, _, entries = complete(trained, "input=a.npz", "posterior=diagonal")
+    assert "pictures of the first 2 of 3 images" in capsys.readouterr().out and (out / "overview.png").exists()
+    assert entries.keys() == {"x/one", "two"} and entries["two"]["status"] == "nothing hidden"
+    assert np.array_equal(opened(out / "completed/two/mean.png"), pixels(8, 8, 1))
+    with np.load(out / "completions.npz") as arrays:
+        drawn = (arrays["draws"][:, 0].clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
+    for k in range(4):
+        done = opened(out / f"completed/x/one/draw-0{k + 1}.png")
+        assert np.array_equal(done, drawn[k]) and np.array_equal(done[~found], pixels(8, 8)[~found])
+    shade = opened(out / "completed/x/one/deviation.png")
+    assert shade[found].any() and not shade[~found].any()
+    lines = (out / "trust.csv").read_text().splitlines()
+    assert lines[0].startswith("item,name,") and [line.split(",")[1] for line in lines[1:]] == ["x/one", "two", "three"]
+
+
+def test_files_of_images_are_called_as_the_images_where_that_can_be():
+    assert file_names(["a", "b/c"]) == ["a", "b/c"]
+    for names in (["a", "a"], ["../a", "b"], ["/a", "b"], ["a", ""], ["a", "b\n"], ["a", "b" * 300]):
+        assert file_names(names) == ["0", "1"]
 
 
 def test_a_mask_of_the_picture_and_nothing_is_overwritten(trained, capsys):

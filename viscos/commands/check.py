@@ -15,12 +15,17 @@ from viscos.commands.results import Results, completed
 from viscos.commands.tables import best
 from viscos.core.rng import generator
 from viscos.data.columns import Column
+from viscos.data.rows import fingerprints
+from viscos.data.vectors import Vectors
 from viscos.metrics.rmse import known
 
 NAME = "check"
 """Of the entry in a record."""
 ROWS, FEWEST = 1000, 100
-"""Rows that the second pass completes: no more than have holes, but up to these few, and never more than the first."""
+"""Rows that the second pass completes: no more than have holes, but up to these few, and never more than the first.
+
+Where there are so few that training did not have, they are chosen among all.
+"""
 _HOW = (
     "known cells of columns with holes, hidden at random beside these; numbers by their RMSE, categories by the share "
     "that is wrong, of the value in the completed table; where holes depend on what is in them, errors there may differ"
@@ -34,8 +39,9 @@ def second_pass(job: Imputing) -> Imputing | None:
     groups = job.data.groups
     assert groups is not None  # vectors have them
     first = [groups.index(column) for column in range(1 + groups[-1])]
-    seen = job.items.observed[:, first]
-    hidden = hidden_cells(seen, job.check, generator(job.seed, NAME))
+    seen, fresh = job.items.observed[:, first], ~_trained_on(job)
+    able = fresh if int(fresh.sum()) >= FEWEST else torch.ones_like(fresh)
+    hidden = hidden_cells(seen, job.check, generator(job.seed, NAME), able)
     rows = hidden.any(1).nonzero().flatten()
     if not len(rows):
         return None
@@ -44,35 +50,36 @@ def second_pass(job: Imputing) -> Imputing | None:
     return replace(job, items=chosen, data=job.data.at(rows), check=None, proposals=job.proposals if job.refine else 0)
 
 
-def hidden_cells(seen: Tensor, share: float, g: torch.Generator) -> Tensor:
+def hidden_cells(seen: Tensor, share: float, g: torch.Generator, able: Tensor | None = None) -> Tensor:
     """Which known cells are to be hidden, of `seen` (N, columns), bool, true where a cell is known.
 
-    Of each column with holes `share` of its known cells in the rows that are taken, one or more; a row keeps a cell.
+    They are in the rows `able` (N,), bool, or in any. Of each column with holes `share` of its known cells there, one
+    or more, or those of them that lie in as many rows as may be completed once more; a row keeps a cell.
     """
     holed = ~seen
     open = seen & holed.any(0)
-    able = (open.any(1) & (seen.sum(1) > 1)).nonzero().flatten()
-    most = min(ROWS, max(FEWEST, int(holed.any(1).sum())))
-    taken = torch.zeros(len(seen), 1, dtype=torch.bool)
-    taken[able[torch.randperm(len(able), generator=g)[:most]]] = True
-    open &= taken
+    if able is not None:
+        open &= able[:, None]
     count = open.sum(0)
     wanted = torch.minimum((share * count).round().clamp(min=1).long(), count)
     place = torch.rand(seen.shape, generator=g).masked_fill(~open, 2.0).argsort(0).argsort(0)
     hidden = open & (place < wanted)
-    return hidden & (seen & ~hidden).any(1, keepdim=True)
+    hidden &= (seen & ~hidden).any(1, keepdim=True)
+    rows = hidden.any(1).nonzero().flatten()
+    most = min(ROWS, max(FEWEST, int(holed.any(1).sum())))
+    hidden[rows[torch.randperm(len(rows), generator=g)[most:]]] = False
+    return hidden
 
 
 def measured(job: Imputing, checked: Imputing, done: Results) -> dict[str, Any]:
     """How far off the second pass `checked` was in each column, in the column's own units; plain."""
     found, scheme = completed(checked, done), job.saved.scheme
     one, cells = best(scheme, found.mean.double(), found.draws.double()), found.known & ~found.observed
-    columns: dict[str, dict[str, Any]] = {}
+    columns, used = dict[str, dict[str, Any]](), _cells(job)
     for place, column in enumerate(scheme.columns):
         if not bool((there := cells[:, place]).any()):
             continue
         truth, guess = found.values[there, place].double(), one[there, place]
-        used = found.values[found.observed[:, place], place].double()
         solved = ~guess.isnan()
         columns[column.name] = {
             "cells": len(truth),
@@ -80,10 +87,15 @@ def measured(job: Imputing, checked: Imputing, done: Results) -> dict[str, Any]:
             "measure": "wrong" if column.categories else "rmse",
             "unit": "days" if column.format else None,
             "error": known(_error(column, guess[solved], truth[solved])),
-            "of_constant": known(_error(column, _constant(column, used).expand(len(truth)), truth)),
+            "of_constant": known(_error(column, _constant(column, used[:, place], truth).expand(len(truth)), truth)),
         }
-    seconds = done.fit_seconds + done.draw_seconds
-    about = {"share": job.check, "rows": len(checked.data), "cells": int(cells.sum()), "seconds": round(seconds, 2)}
+    about = {
+        "share": job.check,
+        "rows": len(checked.data),
+        "trained_on": int(_trained_on(checked).sum()),
+        "cells": int(cells.sum()),
+        "seconds": round(done.fit_seconds + done.draw_seconds, 2),
+    }
     return {NAME: about | {"how": _HOW, "columns": columns}}
 
 
@@ -107,8 +119,26 @@ def _error(column: Column, guess: Tensor, truth: Tensor) -> float:
     return float((guess - truth).square().mean().sqrt())
 
 
-def _constant(column: Column, used: Tensor) -> Tensor:
-    """What needs no model: the mean of the cells that are used, of categories the most frequent one."""
+def _trained_on(job: Imputing) -> Tensor:
+    """Which rows are among those that the run was trained on (N,), bool."""
+    data, scaling, trained = job.items.data, job.saved.scaling, job.saved.rows
+    if scaling is None or trained is None or not isinstance(data, Vectors):
+        return torch.zeros(len(data), dtype=torch.bool)
+    return torch.isin(fingerprints(scaling.aligned(data)), trained)
+
+
+def _cells(job: Imputing) -> Tensor:
+    """The cells of a job that are used (N, columns), NaN elsewhere."""
+    values, observed, scaling = job.items.data.values, job.items.observed, job.saved.scaling
+    if scaling is not None:
+        values, observed = scaling.scheme.decode(values), scaling.known(observed)
+    return torch.where(observed, values.double(), torch.nan)
+
+
+def _constant(column: Column, used: Tensor, hidden: Tensor) -> Tensor:
+    """What needs no model: the mean of the cells that are used but for those that are hidden, or the most frequent."""
+    used = used[~used.isnan()]
     if not column.categories:
-        return used.mean()
-    return used.mode().values if len(used) else torch.tensor(torch.nan)
+        return (used.sum() - hidden.sum()) / (len(used) - len(hidden))
+    many = len(column.levels)
+    return (used.long().bincount(minlength=many) - hidden.long().bincount(minlength=many)).argmax().double()

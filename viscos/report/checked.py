@@ -26,6 +26,9 @@ def check_lines(record: dict[str, Any]) -> list[str]:
     share = f"{100 * found['share']:.3g} % of the known cells of columns with holes"
     head = f"how far off: {share} ({found['cells']} in {found['rows']} rows), hidden and completed in a second pass:"
     more = [f"  {len(columns) - _SHOWN} more columns are in check.csv"] if len(columns) > _SHOWN else []
+    if found["trained_on"]:
+        of = f"{found['trained_on']} of these rows were trained on"
+        more.append(f"  {of}: elsewhere it may be further off")
     return [head, *text_of(table), *more]
 
 
