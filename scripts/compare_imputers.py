@@ -2,10 +2,8 @@
 
 A case is a run of `viscos train dataset=mnist flow=continuous` and what is hidden: `--case "50 %" RUN` takes the masks
 of the run, `--case "centre 8 × 8" RUN center8` a choice of configs/mask. Of the first test digits every method makes 19
-draws, those that are cheap a few of more digits, and all have the same metrics. Seconds are of the processor; where a
-posterior is fitted, the passes of the fit are its seconds over those of one pass. The record is written after each
-method, to outputs/reference/compare_imputers.json, and keeps what was not measured anew; the pictures go to
-docs/pictures.
+draws, those that are cheap a few of more digits, and all have the same metrics. Seconds are of the processor; a pass of
+the network with a gradient counts as two. The record is written after each method, and keeps what is not measured anew.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.imputers import Parts, described_by
-from viscos.commands.assemble.measuring import objective_of, reference_of
+from viscos.commands.assemble.measuring import reference_of
 from viscos.commands.assemble.saved import dataset_of, from_training, noise_of, test_masks, test_split
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
@@ -30,46 +28,21 @@ from viscos.core.build import build
 from viscos.core.choices import description
 from viscos.data.items import Data
 from viscos.data.masks import Mask
-from viscos.flows.families.continuous.flow import Continuous
-from viscos.imputers import FlowImputer, Imputer
-from viscos.inference import Completions, Objective
-from viscos.inference.conditional import Conditional
+from viscos.imputers import Imputer
+from viscos.inference import Completions
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference
 from viscos.metrics.metric import measured
-from viscos.posteriors import Posterior
 from viscos.report.compared import pictures, table
 from viscos.report.figures.page import save_png
+from viscos.roots import RootFinder
 from viscos.runs.provenance import commit, machine, versions
 from viscos.runs.trained import Trained, load_any
 
 ROOT = Path(__file__).parents[1]
 RECORD, PICTURE = ROOT / "outputs" / "reference" / "compare_imputers.json", ROOT / "docs" / "pictures" / "compared.png"
 CHEAP = ("viscos", "repaint", "dps", "pnp_flow", "flower", "gaussian")
-DEAR = ("d_flow", "fitted", "plmcmc")
-"""Measured on the first digits alone."""
-STEPS, SAMPLES = 10, 2
-"""Of a fit."""
-CHAINS = 2
-"""Draws of PL-MCMC, each a chain of its own."""
-SOLVER = "auto"
-
-
-class FittedImputer(FlowImputer):
-    """Draws of a posterior that is fitted to each item, from where the network has it."""
-
-    name, label = "fitted", "viscos, fitted"
-    fit_seconds = 0.0
-
-    def __init__(self, flow: Any, posterior: Posterior, objective: Objective, noise: float) -> None:
-        super().__init__(flow, posterior, objective.solver, noise)
-        self.objective = objective
-
-    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
-        began = time.process_time()
-        conditional = Conditional(self.of, batch, self.posterior, self.objective, seed, noise=self.noise)
-        conditional.fit(STEPS, samples=SAMPLES)
-        self.fit_seconds = time.process_time() - began
-        return conditional.completed(draws, purpose)
+DEAR = ("d_flow",)
+"""Measured on the first digits alone, as any other imputer that is named."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +53,7 @@ class Case:
     test: Data
     observed: Tensor
     reference: Reference | str
-    objective: Objective
+    solver: RootFinder
 
     @classmethod
     def of(cls, run: str, mask: str | None, items: int) -> Case:
@@ -91,16 +64,13 @@ class Case:
         hide = None if mask is None else build(description("mask", mask), Mask)
         observed = test_masks(trained, None, test) if hide is None else hide((*test.shape,), len(test), 0, "test")
         reference = reference_of(dataset_of(trained), test.shape, None, torch.device("cpu"))
-        return cls(trained, test, observed, reference, objective_of(description("solver", SOLVER)))
+        return cls(trained, test, observed, reference, build(description("solver", "auto"), RootFinder))
 
     def imputer(self, name: str) -> Imputer:
         """The method of that name, with its usual settings."""
         model, noise = self.trained.model, noise_of(self.trained, True)
-        if name == "fitted":
-            assert model.posterior is not None
-            return FittedImputer(model.flow, model.posterior, self.objective, noise)
         known = from_training(self.trained)
-        return Parts(known, model, self.objective.solver, noise, 0, torch.device("cpu")).imputer(described_by(name))
+        return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described_by(name))
 
     def batch(self, rows: Tensor) -> Incomplete:
         """Some of the digits."""
@@ -109,17 +79,6 @@ class Case:
     def metrics(self) -> list[Metric]:
         """Fresh ones."""
         return [Errors(self.test), EnergyAndSpread(self.test), Coverage(self.test)]
-
-    def pass_seconds(self) -> float:
-        """Of the processor, for one pass of the network for one digit of many."""
-        flow, z = self.trained.model.flow, torch.randn(96, *self.test.shape)
-        assert isinstance(flow, Continuous)
-        with torch.no_grad():
-            flow.velocity(z, torch.zeros(1))
-            began = time.process_time()
-            for _ in range(10):
-                flow.velocity(z, torch.full((1,), 0.5))
-        return (time.process_time() - began) / 960
 
 
 @dataclass(frozen=True)
@@ -167,13 +126,12 @@ def _of(record: dict[str, Any], key: str, kind: str, *what: str) -> dict[str, An
 def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
     """One method's part of the record."""
     imputer = case.imputer(name)
-    first_draws = CHAINS if name == "plmcmc" else sizes.first_draws
     first, rest = torch.arange(sizes.first), torch.arange(sizes.first, sizes.items)
     few, many = Tally(case, case.metrics()), Tally(case, [*case.metrics(), Recognition(case.test, case.reference)])
     seconds = passes = draws = failed = 0.0
     notes: dict[str, list[Tensor]] = {}
     for rows in (first, *(rest.split(26) if name in CHEAP else ())):
-        count = first_draws if rows is first else sizes.draws
+        count = sizes.first_draws if rows is first else sizes.draws
         began = time.process_time()
         done = imputer.impute(case.batch(rows), count)
         seconds += time.process_time() - began
@@ -184,14 +142,11 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
         if rows is first:
             few.add(imputer, done, rows)
         many.add(imputer, done.first(sizes.draws), rows)
-    if isinstance(imputer, FittedImputer):
-        passes += imputer.fit_seconds / case.pass_seconds()
     return {
         "label": imputer.label,
         "first": few.record(imputer),
         "all": many.record(imputer) if name in CHEAP else None,
         "passes_a_draw": passes / draws,
-        "passes_by_time": isinstance(imputer, FittedImputer),
         "seconds_a_draw": seconds / draws,
         "failed": failed / draws,
         "notes": {key: float(torch.cat(each).mean()) for key, each in notes.items()},
@@ -200,7 +155,7 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures, writes the record and the pictures, and prints the tables."""
+    """Measures, writes the record and the picture, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", action="append", default=[], help="its name, a run, a mask if not its own")
     parser.add_argument("--methods", nargs="*", default=(*CHEAP, *DEAR), help="measured; of others what there is")
@@ -215,7 +170,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     sizes = Sizes(args.first, args.items, args.draws)
-    size = {"first": sizes.first, "items": sizes.items, "draws": sizes.draws, "fit": [STEPS, SAMPLES], "chains": CHAINS}
+    size = {"first": sizes.first, "items": sizes.items, "draws": sizes.draws}
     old = json.loads(args.record.read_text(encoding="utf-8")) if args.record.is_file() else {}
     cases = old.get("cases", {}) if old.get("settings") == size else {}
     record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "cases": cases}

@@ -409,8 +409,9 @@ def test_evaluations_of_other_imputers_stand_beside_the_training(capsys):
     """One for each imputer, whatever the seed of the evaluation; and what stood beside has rows, as in a training."""
     beside = {"labels": {"other_mean": "another, mean"}, "rmse": {"other_mean": {"pooled": 0.3}}}
     dps = {"labels": {"dps_mean": "DPS, mean"}, "rmse": {"dps_mean": {"pooled": 0.2}}, "imputer": "dps"}
+    dps |= {"energy": {"dps_draw": {"value": 3.0, "draws": 8}, "gaussian_draw": {"value": 3.5, "draws": 4}}}
     made = changed(RECORD, command="eval", seed=5, config__evaluation={"seed": 5})
-    put("runs", a=RECORD, b=made | beside | {"imputer": "given"}, c=made | dps)
+    put("runs", a=SCORED, b=made | beside | {"imputer": "given"}, c=made | dps)
     rmse = printed(capsys, "runs=runs").partition("**RMSE")[2]
     for row in ("viscos, residual flow, posterior mean | 0.1000", "DPS, mean | 0.2000", "another, mean | 0.3000"):
         assert f"| {row} |" in rmse

@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_OURS = ("viscos", "fitted")
-"""The methods of this project."""
+_OURS = "viscos"
 
 
 def table(record: dict[str, Any]) -> str:
@@ -49,7 +48,7 @@ def _row(found: dict[str, Any], size: str) -> list[str]:
         *cells,
         _with_error(of["coverage"]) if covered else "—",
         "0" if off is None else f"{off:.3f}",
-        f"{'≈ ' * found['passes_by_time']}{found['passes_a_draw']:.0f}",
+        f"{found['passes_a_draw']:.0f}",
         f"{found['seconds_a_draw']:.2g}",
         f"{100 * found['failed']:.1f} %",
     ]
@@ -82,7 +81,7 @@ def _panel(axis: Axes, methods: list[tuple[str, dict[str, Any]]], cost: str, wor
         value = found["first"][worth] if worth == "rmse" else found["first"][worth]["value"]
         if not found[cost] or value is None:
             continue
-        axis.plot(found[cost], value, "o", markersize=4, color="tab:red" if name in _OURS else "tab:blue")
+        axis.plot(found[cost], value, "o", markersize=4, color="tab:red" if name == _OURS else "tab:blue")
         axis.annotate(found["label"], (found[cost], value), (3, 3), textcoords="offset points", fontsize=6)
     axis.set_xscale("log")
     axis.margins(0.2)
