@@ -16,6 +16,7 @@ from viscos import runs
 from viscos.cli import main
 from viscos.core.build import build
 from viscos.core.errors import InputError
+from viscos.core.typed import typed as typed_word
 from viscos.data.images import check_unit_range
 from viscos.data.sources.table import table
 from viscos.flows import Flow
@@ -86,6 +87,20 @@ def test_what_is_advised_can_be_typed(words, place, remedy, value, typed, capsys
     for key in word.partition("=")[0].split("."):
         found = found[key]
     assert status == 0 and found == value
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (None, "k=null"),
+        ([True, None], "k=[true,null]"),
+        (" b ", """'k=" b "'"""),
+        ("a b", """'k="a b"'"""),
+        (0.5, "k=0.5"),
+    ],
+)
+def test_values_are_typed_as_hydra_reads_them(value, word):
+    assert typed_word("k", value) == word
 
 
 def test_a_list_is_not_advised_where_none_is_taken(typed, capsys):
