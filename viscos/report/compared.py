@@ -6,8 +6,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 _OURS = "viscos"
+_WORTH = "RMSE: mean", "one draw", "energy score"
+_COSTS = {"passes_a_draw": "passes a draw", "seconds_a_draw": "seconds a draw"}
+_PLACES = [(cost, worth) for worth in ("rmse", "energy") for cost in _COSTS]
+"""The panels of a row of the picture, by what is across and what is up."""
 
 
 def table(record: dict[str, Any]) -> str:
@@ -18,8 +23,16 @@ def table(record: dict[str, Any]) -> str:
 def _tables(title: str, methods: dict[str, Any], settings: dict[str, Any]) -> str:
     few, many = settings["first"], settings["items"]
     heads = {
-        "first": ("RMSE: mean", "one draw", "energy score", "90 % intervals cover", "off where observed", *_COSTS),
-        "all": ("RMSE: mean", "one draw", "energy score", "spread over skill", "FID of a draw"),
+        "first": (
+            "RMSE: mean",
+            "one draw",
+            "energy score",
+            "90 % intervals cover",
+            "off where observed",
+            *_COSTS.values(),
+            "failed",
+        ),
+        "all": (*_WORTH, "spread over skill", "FID of a draw"),
     }
     words = {
         "first": f"the first {few} digits, 19 draws of each",
@@ -31,9 +44,6 @@ def _tables(title: str, methods: dict[str, Any], settings: dict[str, Any]) -> st
         lines = [f"| {title}, {words[size]} | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
         parts.append("\n".join([*lines, *(f"| {label} | {' | '.join(cells)} |" for label, cells in rows)]) + "\n")
     return "\n".join(parts)
-
-
-_COSTS = "passes a draw", "seconds a draw", "failed"
 
 
 def _row(found: dict[str, Any], size: str) -> list[str]:
@@ -64,25 +74,28 @@ def pictures(record: dict[str, Any]) -> Figure:
     """A row a case: RMSE of the mean and energy score of the items that all completed, against passes and seconds."""
     cases = record["cases"]
     figure = Figure((11, 2.4 * len(cases)), layout="constrained")
-    axes = figure.subplots(len(cases), 4, squeeze=False)
+    axes = figure.subplots(len(cases), 4, squeeze=False, sharex="col")
     for row, (title, case) in zip(axes, cases.items(), strict=True):
-        places = [(cost, worth) for worth in ("rmse", "energy") for cost in ("passes_a_draw", "seconds_a_draw")]
-        for axis, (cost, worth) in zip(row, places, strict=True):
+        for axis, (cost, worth) in zip(row, _PLACES, strict=True):
             _panel(axis, list(case["methods"].items()), cost, worth)
         row[0].set_ylabel(f"{title}\nRMSE of the mean", fontsize=8)
         row[2].set_ylabel("energy score", fontsize=8)
-    for axis, (cost, _) in zip(axes[-1], places, strict=True):
-        axis.set_xlabel({"passes_a_draw": "network passes a draw"}.get(cost, "seconds a draw"), fontsize=8)
+    for axis, (cost, _) in zip(axes[-1], _PLACES, strict=True):
+        axis.set_xlabel(_COSTS[cost], fontsize=8)
+        low, high = axis.get_xlim()
+        axis.set_xlim(low, 1.5 * high)  # room for the last label
     return figure
 
 
 def _panel(axis: Axes, methods: list[tuple[str, dict[str, Any]]], cost: str, worth: str) -> None:
+    axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.margins(0.2)
+    axis.tick_params(labelsize=7)
     for name, found in methods:
         value = found["first"][worth] if worth == "rmse" else found["first"][worth]["value"]
         if not found[cost] or value is None:
             continue
-        axis.plot(found[cost], value, "o", markersize=4, color="tab:red" if name == _OURS else "tab:blue")
-        axis.annotate(found["label"], (found[cost], value), (3, 3), textcoords="offset points", fontsize=6)
-    axis.set_xscale("log")
-    axis.margins(0.2)
-    axis.tick_params(labelsize=7)
+        color, place = ("tab:red", (3, -8)) if name == _OURS else ("tab:blue", (3, 3))
+        axis.plot(found[cost], value, "o", markersize=4, color=color)
+        axis.annotate(found["label"], (found[cost], value), place, textcoords="offset points", fontsize=6)
