@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -806,6 +807,21 @@ def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole
     capsys.readouterr()
     assert main(["impute", f"resume={folder}"]) == 0
     assert capsys.readouterr().out == f"the run is finished; completions in {folder / 'completions.npz'}\n"
+
+
+def test_batches_without_a_fit_show_how_far_they_are(trained, monkeypatch):
+    seen = []
+
+    @contextmanager
+    def recorded(what):
+        yield lambda done, total, scalars: seen.append((what, done, total))
+
+    monkeypatch.setattr(imputing, "patient_bar", recorded)
+    small = ("threads=1", "items=5", "batch_size=2", "draws=2", "posterior=amortised")
+    viscos("impute", f"checkpoint={trained}", *small)
+    assert seen == [("completing", done, 5) for done in (2, 4, 5)]
+    viscos("impute", f"checkpoint={trained}", *SEVERAL)
+    assert len(seen) == 3, "a fit has a bar of its own"
 
 
 def test_a_second_ctrl_c_loses_the_present_batch(trained, whole, monkeypatch, keyboard, capsys):

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from viscos.commands.trust import drawn
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
-from viscos.core.progress import bar, say, set_verbosity
-from viscos.imputers import Imputer
+from viscos.core.progress import bar, patient_bar, say, set_verbosity
+from viscos.imputers import Imputer, quiet
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
 from viscos.linear.principal import longest
@@ -64,6 +64,8 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     job = imputing(cfg, devices.device)
     _announce(job)
     passes = [Pass(job, Shards(job))]
+    if (batches := len(passes[0].starts)) < devices.world_size:
+        say(f"devices={devices.world_size}, but there is work for {batches}: say how many items are in a batch_size")
     if (again := second_pass(job)) is not None:
         passes.append(Pass(again, Shards(again, CHECK), CHECK, refuses=False))
     if first:
@@ -133,12 +135,16 @@ def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callabl
     """
     left = [first for first in each.starts if not each.shards.has(first)]
     _anywhere(devices, False)  # else a slow process might see as done what a fast one has just done
-    for place in range(0, len(left), devices.world_size):
-        for first in left[place + devices.global_rank : place + devices.global_rank + 1]:
-            rows = torch.arange(first, min(first + each.job.batch_size, len(each.job.data)))
-            each.shards.save(first, _complete(each, rows, log))
-        if _anywhere(devices, interrupted()):
-            raise KeyboardInterrupt
+    doing = "completing" if each.refuses else "completing again, to measure"
+    with nullcontext(quiet) if each.job.fits else patient_bar(doing) as progress:  # each fit has a bar of its own
+        for place in range(0, len(left), devices.world_size):
+            for first in left[place + devices.global_rank : place + devices.global_rank + 1]:
+                rows = torch.arange(first, min(first + each.job.batch_size, len(each.job.data)))
+                each.shards.save(first, _complete(each, rows, log))
+            done = len(each.starts) - len(left) + min(place + devices.world_size, len(left))
+            progress(min(done * each.job.batch_size, len(each.job.data)), len(each.job.data), {})
+            if _anywhere(devices, interrupted()):
+                raise KeyboardInterrupt
 
 
 def _anywhere(devices: Devices, flag: bool) -> bool:

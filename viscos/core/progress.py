@@ -164,16 +164,20 @@ def bar(what: str, total: int, done: int = 0, console: Console | None = None) ->
 
 @contextmanager
 def fitting_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
-    """What shows the progress of a fit: done, total, measurements; nothing of one that is over in `patience` seconds.
+    """What shows the progress of a fit, see `patient_bar`: most fits are over before anyone wonders."""
+    with patient_bar(f"fitting {what}", patience) as progress:
+        yield progress
 
-    Most fits are over before anyone wonders.
-    """
+
+@contextmanager
+def patient_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
+    """What shows the progress of a loop: done, total, measurements; nothing if it is over in `patience` seconds."""
     with ExitStack() as shown:
         began, bars = time.monotonic(), list[Bar]()
 
         def progress(done: int, total: int, scalars: dict[str, float]) -> None:
             if not bars and time.monotonic() - began > patience:
-                bars.append(shown.enter_context(bar(f"fitting {what}", total, done)))
+                bars.append(shown.enter_context(bar(what, total, done)))
             for each in bars:
                 each.update(done, scalars)
 

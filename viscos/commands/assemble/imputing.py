@@ -137,6 +137,13 @@ class Imputing:
         """Which latents go with hidden values; only where a posterior completes."""
         return self.choice.asked.partition
 
+    @property
+    def fits(self) -> bool:
+        """Whether something is fitted to each item."""
+        if self.imputer is not None or self.choice.steps == 0:
+            return False
+        return self.posterior(self.data.values[:1]) is not self.choice.network
+
     def posterior(self, like: Tensor) -> Posterior:
         """A fresh posterior for items like `like` (B, …), or the run's network."""
         return self.choice.posterior(like)
