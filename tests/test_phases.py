@@ -606,6 +606,14 @@ def test_what_is_chosen(matches, hides, teach, taught, epochs, ema, rate, masks,
     assert settled(cfg, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
 
 
+def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_anew():
+    digits = {"dataset": SETTINGS["dataset"] | {"learning_rate": 0.006}}
+    rates = {case: settings(None, *case, **digits)["learning_rate"] for case in [(True, True), (True, False)]}
+    assert rates == {(True, True): 0.006, (True, False): 0.005}
+    assert settings("regression", False, True, **digits)["learning_rate"] == 0.003, "of another kind of flow"
+    assert settings(None, True, True, learning_rate=0.1, **digits)["learning_rate"] == 0.1
+
+
 def test_nothing_to_teach_without_a_network():
     cfg = settings(None, True, False, posterior=DIAGONAL)
     assert cfg["teach"] == "none" and cfg["posterior"] == DIAGONAL and plan_of(cfg, 95, False).phases == ()

@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
     "dataset.levels": integer(2),
     "dataset.augment": either(one_of("none"), either(word_of("dataset.augment"), list_of(word_of("dataset.augment")))),
     "dataset.epochs": integer(1),
+    "dataset.learning_rate": number(0, inside=True),
     "posterior.gaussian": optional(flag),
     "posterior.held_out": number(0, 1),
     "posterior.width": integer(1),

@@ -14,7 +14,7 @@ from viscos.core.choices import description, names
 from viscos.core.errors import InputError
 from viscos.data.items import SPLITS, Data
 
-OF_TRAINING = ("name", "noise", "levels", "augment", "epochs")
+OF_TRAINING = ("name", "noise", "levels", "augment", "epochs", "learning_rate")
 """Settings of a data set that are no business of the function that reads it."""
 
 
