@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "tables.py"
+RECORD, PAGE = ROOT / "outputs" / "reference" / "tables.json", ROOT / "docs" / "measured.md"
 pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="the scripts are not beside the tests")
 
 
@@ -75,7 +76,7 @@ def test_the_tables_and_the_picture_of_a_record(script):
     level = (len(rivals) + 1) / 2
     assert found[rivals[0]]["rank"] == pytest.approx((level + 1 + level) / 2)
     text = script.markdown(record)
-    assert "| wine | 1.000 |" in text and "| 30 % missing | 1.000 |" in text and "| iris |  |" in text
+    assert "| wine | 1.000 |" in text and "| 30 % missing | 1.000 |" in text and "iris" not in text
     assert len(script.picture(record).axes) == 2
 
 
@@ -101,3 +102,17 @@ def test_a_run_goes_on_where_it_ended(script, monkeypatch, tmp_path, capsys):
     assert calls == [1, 1, 2, 2, 2]
     assert len(json.loads((tmp_path / "record.json").read_text())["cases"]) == 4
     assert (tmp_path / "picture.png").is_file()
+
+
+@pytest.mark.skipif(
+    not (RECORD.is_file() and PAGE.is_file()), reason="the record and the page are not beside the tests"
+)
+def test_the_tables_of_the_page_are_those_of_the_record(script):
+    """And what the page says of them."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    marker = "<!-- python scripts/tables.py -->\n"
+    _, text, _ = PAGE.read_text(encoding="utf-8").split(marker)
+    assert text == script.markdown(record)
+    figures = script.summary(record)
+    assert min(figures, key=lambda name: figures[name]["rank"]) == script.OURS
+    assert figures[script.OURS]["worse"] == 0 and 0.88 < figures[script.OURS]["coverage"] < 0.92
