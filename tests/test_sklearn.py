@@ -23,7 +23,7 @@ from viscos.linear.gaussian import Gaussian
 from viscos.sklearn import FlowImputer
 
 NAN = np.nan
-SHORT = {"max_steps": 2, "draws": 2, "random_state": 0}
+SHORT = {"max_steps": 2, "draws": 2, "random_state": 0, "calibrate": False}
 RNG = np.random.default_rng(0)
 WHOLE = RNG.normal(size=(80, 2)) @ [[1.0, 0.9, 0.2], [0.0, 0.3, 1.0]] * [2.0, 300.0, 0.01] + [5.0, 2000.0, -0.3]
 HOLES = RNG.random(WHOLE.shape) < 0.25
@@ -55,6 +55,14 @@ def test_holes_are_filled_better_than_by_means_and_the_rest_is_as_it_was(fitted)
     of_means = SimpleImputer().fit_transform(ROWS)
     errors = [np.sqrt((((each - WHOLE) / scale)[HOLES] ** 2).mean()) for each in (found, of_means)]
     assert errors[0] < 0.75 * errors[1]
+
+
+def test_shares_and_width_are_said_and_kept_to(fitted):
+    """Of the mean, at most 1 together, in which the flow or what is like it has most; draws are so far from it."""
+    assert list(fitted.shares_) == ["viscos", "gaussian", "knn"] and 0.5 < sum(fitted.shares_.values()) < 1.001
+    assert min(fitted.shares_.values()) >= 0 and 0.5 < fitted.width_ < 2
+    alone = FlowImputer(max_steps=60, random_state=0, calibrate=False).fit(ROWS)
+    assert alone.shares_ == {"viscos": 1, "gaussian": 0, "knn": 0} and alone.width_ == 1
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(fitted):
@@ -140,14 +148,15 @@ def test_refused_numbers_of_samples(fitted):
 
 
 def test_what_no_solve_finds_is_said_and_filled(fitted, monkeypatch):
-    done = fitted._method.best_mean
+    flow = fitted._method.imputers[0]
+    done = flow.best_mean
 
     def failing(rows, draws, seed):
         found = done(rows, draws, seed)
         lost = torch.arange(len(rows)) == 2
         return replace(found, draws=torch.where(lost[:, None] & rows.hidden, NAN, found.draws))
 
-    monkeypatch.setattr(fitted._method, "best_mean", failing)
+    monkeypatch.setattr(flow, "best_mean", failing)
     with pytest.warns(UserWarning, match="found no completion of 1 of"):
         found = fitted.transform(ROWS)
     place = np.isnan(ROWS).any(1).nonzero()[0][2]

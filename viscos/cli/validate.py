@@ -124,7 +124,7 @@ RULES: dict[str, Rule] = {
     "flow.fully_connected": integer(0),
     "flow.activation": word_of("flow.activation"),
     "flow.coefficient": number(0, 1, inside=True),
-    "flow.start": word_of("flow.start"),
+    "flow.start": optional(word_of("flow.start")),
     "flow.first_squeeze": flag,
     "flow.implicit": flag,
     "flow.layers": integer(1),

@@ -15,6 +15,15 @@ from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
+def started(flow: dict[str, Any], *, table: bool) -> dict[str, Any]:
+    """The description of a flow with the first layer that suits a table, or other data, where it says none.
+
+    Columns may be as good as copies of each other; behind a layer that whitens, a flow begins as their Gaussian.
+    """
+    unsaid = "start" in flow and flow["start"] is None
+    return flow | {"start": "gaussian" if table else "standardise"} if unsaid else flow
+
+
 def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any]:
     """The settings with what is null as it suits a flow, which may be trained by matching, and data, which may have
     holes.

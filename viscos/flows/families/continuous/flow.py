@@ -105,15 +105,15 @@ def continuous(
     steps: int = 8,
     method: str = "midpoint",
     width: int = 32,
-    start: str = "standardise",
+    start: str | None = None,
     grid: float = 1.3,
 ) -> Continuous:
     """A continuous flow for images (C, H, W), with a U-shaped velocity network, or vectors (d,), with a dense one.
 
     `steps` of a `method` (`euler`, `midpoint`, `rk4`) at times θ = π/2 (k/steps)^`grid`, finer near the data for a
     `grid` above 1. `start` is the first layer: `gaussian` (whitening by a Gaussian fitted to the data), `standardise`
-    (each entry by its mean and deviation) or `none`. In as many steps of training the likelihood of digits came out
-    better after `standardise`; after `gaussian`, restricted solves take half the evaluations.
+    (each entry by its mean and deviation; so does None) or `none`. In as many steps of training the likelihood of
+    digits came out better after `standardise`; after `gaussian`, restricted solves take half the evaluations.
     """
     shape = whole(shape, "shape")
     if len(shape) not in (1, 3):
@@ -124,4 +124,4 @@ def continuous(
         raise InputError(f"flow.steps, flow.width and flow.grid must be positive, got {steps}, {width} and {grid}")
     angles = [0.5 * math.pi * (k / steps) ** grid for k in range(steps + 1)]
     network = UNetVelocity(shape, width) if len(shape) == 3 else DenseVelocity(shape[0], width)
-    return Continuous(first_layers(start, shape), network, shape, angles, method)
+    return Continuous(first_layers(start or "standardise", shape), network, shape, angles, method)

@@ -1,0 +1,128 @@
+"""A mean that imputers share, and the spread of draws, by cells held out: known weights, known widths, no leak."""
+
+import numpy as np
+import pytest
+import torch
+
+from viscos.commands.assemble import rows
+from viscos.commands.assemble.rows import completing
+from viscos.core.batch import incomplete
+from viscos.core.rng import generator
+from viscos.data.incomplete import IncompleteData
+from viscos.imputers import Imputer
+from viscos.imputers.stacked import HeldOut, StackedImputer, folds
+from viscos.inference import Completions
+
+NAN = float("nan")
+RNG = np.random.default_rng(0)
+VALUES = torch.from_numpy(RNG.normal(size=(40, 3)) @ [[1, 0.9, 0.2], [0, 0.3, 1], [0.3, 0, 0]]).float()
+DATA = IncompleteData(VALUES, torch.from_numpy(RNG.random((40, 3)) < 0.7))
+
+
+class Constant(Imputer):
+    """Completes by a number; its draws are that number and normal noise."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def impute(self, batch, draws=1, seed=0, purpose="item"):
+        noise = torch.randn((draws, *batch.values.shape), generator=generator(seed, purpose))
+        return Completions.exact(batch.filled(self.number + noise), self.best_mean(batch, draws).mean())
+
+    def best_mean(self, batch, draws, seed=0):
+        filled = batch.filled(torch.full_like(batch.values, self.number))
+        return Completions.exact(filled[None], filled)
+
+
+def test_each_known_cell_is_left_out_once():
+    seen = torch.zeros(DATA.observed.shape, dtype=torch.int64)
+    for sparser in folds(DATA, 0.2, 0):
+        gone = DATA.observed & ~sparser.observed
+        assert sparser.values[gone].isnan().all() and not (sparser.observed & ~DATA.observed).any()
+        assert (abs(gone.sum(0) - DATA.observed.sum(0) / 5) < 1).all()
+        seen += gone
+    assert torch.equal(seen, DATA.observed.long())
+
+
+def test_a_column_keeps_its_only_cell():
+    known = DATA.observed.clone()
+    known[:, 1] = torch.arange(40) == 7
+    assert all(sparser.observed[7, 1] for sparser in folds(IncompleteData(VALUES, known), 0.2, 0))
+
+
+def test_weights_are_the_best_convex_ones():
+    """Of errors that are known, and with what lacks of 1 at the mean of the columns, which is 0."""
+    g = torch.Generator().manual_seed(0)
+    truth, noise = torch.randn(4000, generator=g), torch.randn(4000, 2, generator=g)
+    noise -= truth[:, None] * (noise * truth[:, None]).mean(0) / truth.square().mean()
+    noise[:, 1] -= noise[:, 0] * (noise[:, 0] * noise[:, 1]).mean() / noise[:, 0].square().mean()
+    noise /= noise.square().mean(0).sqrt()
+
+    def weights(means):
+        return HeldOut(truth, means, torch.zeros(2, len(truth))).weights()
+
+    # Independent errors of variances 1 and 4: weights in the ratio of 4 to 1, where they are to sum to 1.
+    means = 10 * truth[:, None] + noise * torch.tensor([1.0, 2.0])
+    found = HeldOut(10 * truth, means, torch.zeros(2, 4000)).weights()
+    assert found.tolist() == pytest.approx([0.8, 0.2], abs=0.01)
+    assert weights(truth[:, None] + noise).sum() < 0.8  # shrunk to 0, as errors are as large as what is told
+    assert weights(torch.stack([truth, noise[:, 0]], 1)).tolist() == pytest.approx([1, 0], abs=1e-4)
+    assert weights(-truth[:, None]).tolist() == pytest.approx([0], abs=1e-4)
+    assert HeldOut(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("spread", "off"), [(1.0, 0.0), (0.5, 0.0), (2.0, 0.0), (1.0, 3.0)])
+def test_the_width_makes_intervals_cover(spread, off):
+    """Draws of a deviation that is not the truth's, and about a centre that the combined mean moves."""
+    g = torch.Generator().manual_seed(0)
+    truth = torch.randn(4000, generator=g)
+    draws = off + spread * torch.randn(400, 4000, generator=g)
+    held = HeldOut(truth, torch.full((4000, 1), off), draws)
+    assert held.width(torch.zeros(1)) == pytest.approx(1 / spread, rel=0.04)
+
+
+def test_the_width_of_few_cells_is_the_spread_that_there_is():
+    assert HeldOut(torch.ones(8), torch.zeros(8, 1), torch.zeros(5, 8)).width(torch.zeros(1)) == 1
+
+
+def test_a_stack_completes_by_its_weights():
+    batch = incomplete(VALUES, DATA.observed)
+    stack = StackedImputer([Constant(1.0), Constant(5.0)], torch.tensor([0.5, 0.25]), 2.0)
+    done = stack.impute(batch, 2000)
+    mean = stack.best_mean(batch, 4).mean()
+    assert (mean[batch.hidden] == 1.75).all() and torch.equal(done.mean(), mean)
+    assert torch.equal(done.draws[:, batch.observed], VALUES[DATA.observed].expand(2000, -1))
+    drawn = done.draws[:, batch.hidden]
+    assert abs(drawn.mean() - 1.75) < 0.02 and abs(drawn.std() - 2) < 0.02
+
+
+def test_no_cell_is_held_out_of_a_few_and_no_fit_sees_what_it_is_judged_by(monkeypatch):
+    trained, judged = [], []
+    train, of = rows.trained_on_rows, HeldOut.of
+
+    def noted(data, *args):
+        trained.append(data.observed)
+        return train(data, *args)
+
+    def noted_of(imputers, data, sparser, seed):
+        judged.append(data.observed & ~sparser.observed)
+        assert not (imputers[2].items.isfinite() & judged[-1]).any()
+        return of(imputers, data, sparser, seed)
+
+    monkeypatch.setattr(rows, "trained_on_rows", noted)
+    monkeypatch.setattr(HeldOut, "of", noted_of)
+    *_, stack = completing(DATA, "continuous", 2, 0, False)
+    assert len(judged) == 5 and torch.equal(sum(gone.int() for gone in judged), DATA.observed.int())
+    assert not any((seen & gone).any() for seen, gone in zip(trained, judged, strict=False))
+    assert torch.equal(trained[5], DATA.observed)
+    assert torch.equal(stack.imputers[2].items.isfinite(), DATA.observed)
+
+    monkeypatch.setattr(rows, "_FEW", 50)
+    trained.clear(), judged.clear()
+    completing(DATA, "continuous", 2, 0, False)
+    assert len(trained) == len(judged) == 1 and not (trained[0] & judged[0]).any()
+
+    judged.clear()
+    few = IncompleteData(VALUES[:5], torch.ones(5, 3, dtype=torch.bool))
+    *_, alone = completing(few, "continuous", 2, 0, False)
+    assert not judged and alone.weights.tolist() == [1, 0, 0] and alone.width == 1

@@ -1,0 +1,130 @@
+"""A mean that several imputers share, and draws about it as wide as held-out cells want them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from viscos.core.batch import Incomplete
+from viscos.core.rng import generator
+from viscos.data.incomplete import IncompleteData
+from viscos.imputers.imputer import Imputer
+from viscos.inference import Completions
+
+LEVEL = 0.9
+"""Of the central intervals that are made to cover as much."""
+_MEAN, _DRAWS, _ROWS = 32, 64, 500
+_NARROW, _WIDE = 0.1, 10.0  # least and most factor of the draws' spread
+
+
+class StackedImputer(Imputer):
+    """The mean is a convex combination of the imputers' means; a draw is one of the first imputer's, moved with the
+    mean and `width` times as far from it.
+
+    `weights` (imputers,) are ≥ 0; what lacks of a sum of 1 is that of the columns' mean, 0 in standardised units.
+    """
+
+    name, label = "stacked", "several imputers, weighted"
+
+    def __init__(self, imputers: Sequence[Imputer], weights: Tensor, width: float) -> None:
+        self.imputers, self.weights, self.width = tuple(imputers), weights, width
+        self.mean, self.draw = self.imputers[0].mean, self.imputers[0].draw
+
+    def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
+        drawn = self.imputers[0].impute(batch, draws, seed, purpose).draws
+        means = self._means(batch, _MEAN, seed)
+        mean = torch.where(batch.observed, batch.values, self._combined(means))
+        moved = mean + self.width * (drawn - means[0])
+        return Completions.exact(torch.where(batch.observed, batch.values, moved), mean)
+
+    def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
+        mean = torch.where(batch.observed, batch.values, self._combined(self._means(batch, draws, seed)))
+        return Completions.exact(mean[None], mean)
+
+    def _means(self, batch: Incomplete, draws: int, seed: int) -> Tensor:
+        return torch.stack([imputer.best_mean(batch, draws, seed).mean() for imputer in self.imputers])
+
+    def _combined(self, means: Tensor) -> Tensor:
+        return torch.einsum("k,k...->...", self.weights.to(means), means)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What imputers say of cells that they have not seen."""
+
+    truth: Tensor
+    """(cells,)."""
+    means: Tensor
+    """(cells, imputers)."""
+    draws: Tensor
+    """Of the first imputer (draws, cells)."""
+
+    @classmethod
+    def of(cls, imputers: Sequence[Imputer], data: IncompleteData, sparser: IncompleteData, seed: int) -> HeldOut:
+        """Those that `data` (N, d) know and `sparser` hides; the imputers were fitted to the latter."""
+        held = data.observed & ~sparser.observed
+        found = []
+        for rows in held.any(1).nonzero().flatten().split(_ROWS):
+            batch, cells = sparser.batch(rows), held[rows]
+            means = [imputer.best_mean(batch, _MEAN, seed).mean()[cells] for imputer in imputers]
+            drawn = imputers[0].impute(batch, _DRAWS, seed, "held out").draws[:, cells]
+            found.append((data.values[rows][cells], torch.stack(means, -1), drawn))
+        truth, means_, draws = zip(*found, strict=True)
+        return cls(torch.cat(truth), torch.cat(means_), torch.cat(draws, 1))._finite()
+
+    @classmethod
+    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """The cells of all of them."""
+        truth, means = torch.cat([part.truth for part in parts]), torch.cat([part.means for part in parts])
+        return cls(truth, means, torch.cat([part.draws for part in parts], 1))
+
+    def _finite(self) -> HeldOut:
+        ok = self.means.isfinite().all(1) & self.draws.isfinite().all(0)
+        return HeldOut(self.truth[ok], self.means[ok], self.draws[:, ok])
+
+    def weights(self) -> Tensor:
+        """The convex combination of means, and of 0, with the least squared error (imputers,), as in stacked regression
+        (Breiman, 1996)."""
+        from scipy.optimize import nnls
+
+        cells, imputers = self.means.shape
+        if not cells:
+            return torch.eye(imputers)[0]
+        heavy = 1e3 * math.sqrt(cells)  # of the equation that says that the weights, with that of 0, sum to 1
+        A = np.zeros((cells + 1, imputers + 1))
+        A[:-1, :-1], A[-1] = self.means.double().numpy(), heavy
+        found, _ = nnls(A, np.append(self.truth.double().numpy(), heavy))
+        return torch.from_numpy(found[:-1]).float()
+
+    def width(self, weights: Tensor) -> float:
+        """The factor of the draws' spread by which their central intervals, moved to the combined mean, cover `LEVEL`.
+
+        That is split-conformal prediction (Lei et al., 2018) with intervals that are scaled; 1 for too few cells.
+        """
+        cells = len(self.truth)
+        rank = math.ceil((cells + 1) * LEVEL)
+        if rank > cells:
+            return 1.0
+        away, centre = self.truth - self.means @ weights, self.means[:, 0]
+        low, high = (self.draws.quantile((1 + sign * LEVEL) / 2, 0) for sign in (-1, 1))
+        reach = torch.where(away > 0, high - centre, centre - low).clamp_min(1e-6)
+        return min(max(float((away.abs() / reach).sort().values[rank - 1]), _NARROW), _WIDE)
+
+
+def folds(data: IncompleteData, share: float, seed: int) -> Iterator[IncompleteData]:
+    """The data without a `share` of the known cells of each column, drawn at random; each cell is left out once.
+
+    A column with one known cell keeps it.
+    """
+    count = round(1 / share)
+    noise = torch.rand(data.observed.shape, generator=generator(seed, "folds")).masked_fill(~data.observed, torch.inf)
+    order = noise.argsort(0).argsort(0)
+    lasting = data.observed & (data.observed.sum(0) < 2)
+    for k in range(count):
+        observed = data.observed & ((order % count != k) | lasting)
+        yield IncompleteData(data.values, observed)
