@@ -63,12 +63,12 @@ def test_errors_and_coverage_of_known_completions(script, monkeypatch):
 
 def test_the_tables_and_the_picture_of_a_record(script):
     ours, rivals, means = script.OURS, list(script.METHODS)[1:-1], script.MEANS
-    errors = {0: (0.5, 0.6, 1.0), 1: (1.5, 0.5, 1.0)}  # ours, all rivals, means
+    errors = {1: (0.5, 0.6, 1.0), 2: (1.5, 0.5, 1.0)}  # ours, all rivals, means
     cases = {}
     for seed, (best, theirs, mean) in errors.items():
         for name, error in ((ours, best), *((rival, theirs) for rival in rivals), (means, mean)):
             cases[script.key("wine", "30 %", seed, name)] = {"rmse": error, "seconds": 2.0, "coverage": 0.9}
-    cases[script.key("iris", "30 %", 0, ours)] = {"rmse": 9.0, "seconds": 2.0, "coverage": 0.9}  # no rival's yet
+    cases[script.key("iris", "30 %", 1, ours)] = {"rmse": 9.0, "seconds": 2.0, "coverage": 0.9}  # no rival's yet
     record = {"seeds": 2, "cases": cases}
     found = script.summary(record)
     assert found[ours] == pytest.approx({"rank": 3.5, "rmse": 1.0, "worse": 0.5, "coverage": 0.9, "seconds": 2.0})
@@ -98,6 +98,6 @@ def test_a_run_goes_on_where_it_ended(script, monkeypatch, tmp_path, capsys):
         script.main()
     assert len(json.loads((tmp_path / "record.json").read_text())["cases"]) == 2
     script.main()
-    assert calls == [0, 0, 1, 1, 1]
+    assert calls == [1, 1, 2, 2, 2]
     assert len(json.loads((tmp_path / "record.json").read_text())["cases"]) == 4
     assert (tmp_path / "picture.png").is_file()
