@@ -39,9 +39,10 @@ class Constant(Imputer):
 
 def test_a_table_begins_as_its_gaussian_unless_it_is_said():
     unsaid = description("flow", "continuous")
-    assert started(unsaid, table=True)["start"] == "gaussian" and started(unsaid, table=False)["start"] == "standardise"
+    for table, start in ((True, "gaussian"), (False, "standardise")):
+        assert started(unsaid, (3,), table=table)["start"] == start
     for said in ({"start": "none"}, {"_target_": "viscos.flows.planar"}):
-        assert started(said, table=True) == said
+        assert started(said, (3,), table=True) == said
     assert isinstance(completing(DATA, "continuous", 1, 0, False, calibrate=False)[0].flow.layers[0], Whitening)
 
 
