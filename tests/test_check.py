@@ -95,7 +95,10 @@ def test_errors_are_in_the_units_of_each_column():
     assert record["check"] | {"seconds": 3.0, "cells": 5, "rows": 4} == record["check"]
     lines = check_lines(record)
     assert "25 % of the known cells of columns with holes (5 in 4 rows)" in lines[0]
-    assert lines[-1].strip() == "2 of these rows were trained on: elsewhere it may be further off"
+    assert (
+        lines[-1].strip()
+        == "2 of these rows were trained on, with what is hidden here: of other rows it may be further off"
+    )
     assert [line.split() for line in lines[2:-1]] == [
         ["kind", "2", "50", "%", "wrong", "50", "%", "wrong"],
         ["n", "1", "2", "1.5"],
@@ -155,3 +158,6 @@ def test_a_mask_or_a_whole_table_is_not_measured_so(table, capsys):  # noqa: F81
     capsys.readouterr()
     assert "check" not in figures(ran("impute", *words, "missing=0.3", "check=0.1"))
     assert "without effect here: check (for a table with holes of its own, and no mask)" in capsys.readouterr().out
+    Path("mine.csv").write_text("long,heavy,fine\n5,,-0.3\n")
+    assert "check" not in figures(ran("impute", *words, "check=0.5"))
+    assert "no column with holes has a known cell to hide" in capsys.readouterr().out

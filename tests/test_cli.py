@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ WRONG = [
     ("train missing=1.7", "missing=1.7: must be a number from 0 to 1"),
     ("train missing=abc", "missing=abc: must be"),
     ("table format=pdf", "format=pdf: must be one of markdown, latex, csv"),
-    ("table runs=[]", "runs=[]: must be a word or a path or must be a list"),
+    ("table runs=[]", "runs=[]: must be a word or a path or a list"),
     ("figure", "name=… is needed: name of the figure"),
     ("figure name=6", "name=6: must be one of 2, 3, 4, 5, digits"),
     ("train missing=true", "missing=true: must be"),
@@ -104,7 +105,7 @@ WRONG = [
     ("train seed=-1", "whole number, 0 or more"),
     ("train flow=iresnet flow.blocks=3", "must be a list"),
     ("train flow=iresnet flow.blocks=[1,x]", "each entry must be a whole number"),
-    ("train flow=iresnet flow.coefficient=1", "must be a number between 0 and 1"),
+    ("train flow=iresnet flow.coefficient=1", "must be a number above 0 and below 1"),
     ("train flow=iresnet flow.activation=relu", "must be one of lipswish, elu"),
     ("train solver.tolerance=0", "must be a number above 0"),
     ("train lad.probes=0", "whole number, 1 or more"),
@@ -449,6 +450,12 @@ def test_a_reader_that_has_seen_enough_ends_it_in_silence():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writer)
     assert (done.stderr, done.returncode) == ("", 141)
+
+
+def test_output_that_nobody_reads_is_no_fault():
+    command = [sys.executable, "-m", "viscos", "--version"]
+    done = subprocess.run(["sh", "-c", f"{shlex.join(command)} >&-"], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_help_imports_neither_torch_nor_hydra():

@@ -253,6 +253,17 @@ def test_what_cannot_be_solved_is_drawn_anew_and_the_draws_are_of_the_rest_of_q(
     )
 
 
+def test_a_second_solver_counts_wherever_it_was_needed():
+    first = Solution(
+        torch.zeros(3), torch.tensor([0, 1, 1]), torch.zeros(3), torch.ones(3), torch.tensor([True, True, False])
+    )
+    again = Solution(torch.ones(2), torch.tensor([0, 2]), torch.ones(2), torch.ones(2), torch.tensor([False, True]))
+    found = first.retried(torch.tensor([1, 2]), again)
+    assert found.fallback.tolist() == [True, True, True] and found.attempts.tolist() == [1, 2, 2]
+    assert found.status.tolist() == [0, 0, 2] and found.value.tolist() == [0, 1, 1]
+    assert found.evaluations.tolist() == [1, 2, 2]
+
+
 def test_a_draw_made_anew_depends_on_nothing_but_its_item_and_its_number():
     done, alone = halves(torch.arange(20)), halves(torch.tensor([11]))
     fewer = halves(torch.tensor([4, 11]), draws=5)

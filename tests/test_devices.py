@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,11 @@ def every_case(devices):
     torch.set_num_threads(1)
     assert devices.world_size == 2
     return {name: train(case, devices) for name, case in SHARED.items()}
+
+
+def test_a_process_waits_for_another_as_long_as_it_takes():
+    """Batches of fits, which are shared out, may differ by hours; torch would give up after half an hour."""
+    assert fabric.FabricDevices(torch.device("cpu"), 2).strategy._timeout > timedelta(days=30)
 
 
 @pytest.mark.slow

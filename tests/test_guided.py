@@ -15,6 +15,7 @@ from viscos.flows.families.continuous.flow import Continuous
 from viscos.flows.families.continuous.velocity import Velocity
 from viscos.imputers import GUIDED, DFlowImputer, DPSImputer, FlowerImputer, PnPFlowImputer, ReplacementImputer
 from viscos.imputers.guided.walk import HALF_PI, Denoiser, angles
+from viscos.imputers.imputer import observed_error
 from viscos.linear.gaussian import Gaussian
 
 F64 = torch.float64
@@ -96,6 +97,9 @@ def test_how_far_a_walk_ends_from_what_is_observed_is_noted():
     wanted = (off.sum(1) / OBSERVED.sum(1).clamp_min(1)).sqrt()
     done = Off(exact()).impute(BATCH, 3)
     torch.testing.assert_close(done.notes["observed_error"], wanted)
+    diverged, nothing = torch.full((2, 1, 3), torch.nan), incomplete(torch.zeros(1, 3), torch.zeros(1, 3).bool())
+    known = incomplete(torch.zeros(1, 3), torch.tensor([[True, False, False]]))
+    assert observed_error(diverged, known).isnan().all() and observed_error(diverged, nothing).tolist() == [0]
     assert torch.equal(done.draws[:, OBSERVED], Y[OBSERVED].expand(3, -1))
 
 

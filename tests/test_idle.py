@@ -128,10 +128,13 @@ class Stand:
         ({"dataset": {"noise": 0}}, True, {}, {"denoise"}),
         ({"dataset": {"noise": "uniform"}}, True, {}, {"denoise"}),
         ({}, True, {"denoises": False}, {"denoise"}),
+        ({"dataset": {"noise": 0.1, "learning_rate": 0.003}}, True, {}, set()),
+        ({"dataset": {"noise": 0.1, "learning_rate": 0.006}}, True, {}, {"dataset.learning_rate"}),
     ],
 )
 def test_what_has_no_effect_on_a_training(changed, hides, stand, idle):
-    cfg = {"teach": "both", "posterior": {}, "flow": {"steps": 8}, "dataset": {"noise": 0.1}} | changed
+    cfg = {"teach": "both", "posterior": {}, "flow": {"steps": 8}, "dataset": {"noise": 0.1}, "learning_rate": 0.003}
+    cfg |= changed
     assert of_training(cfg, Stand(**stand), hides).keys() == idle
 
 

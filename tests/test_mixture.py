@@ -1,6 +1,7 @@
 """Mixtures over x^H against torch's own, the gradient of the bound with them, and conditionals of two modes."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from scipy.stats import wasserstein_distance
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 import viscos
+from viscos.commands.assemble.choice import Asked, Choice
 from viscos.core.batch import incomplete
+from viscos.core.choices import description
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.flows import Bijection, Flow
@@ -165,6 +168,21 @@ def test_the_gradient_of_the_bound_against_central_differences(name, draws):
                 values.append(float(counted_weight(flow, batch, posterior, noise).sum()) if sign else 0.0)
         found = sum(float((g * v).sum()) for g, v in zip(grads, directions, strict=True))
         assert found == pytest.approx((values[0] - values[1]) / (2 * e), rel=1e-5, abs=1e-5)
+
+
+def test_a_network_serves_whatever_filled_its_holes_in_training():
+    """`gaussian` of the choice as it is leaves that open; one that says it asks for such a network alone."""
+    mixture = description("posterior", "amortised_mixture")
+    trained = SimpleNamespace(
+        cfg={"posterior": mixture | {"gaussian": True}}, model=SimpleNamespace(posterior="network")
+    )
+    for said, taken in ((mixture, True), (mixture | {"gaussian": True}, True), (mixture | {"gaussian": False}, False)):
+        choice = Choice(trained, Asked(said, "same", None, None))
+        if taken:
+            assert choice.posterior(torch.zeros(1, 2)) == "network"
+        else:
+            with pytest.raises(InputError, match=r"trained with another posterior.gaussian, True"):
+                choice.posterior(torch.zeros(1, 2))
 
 
 class Well(Bijection):

@@ -134,7 +134,10 @@ def test_behind_what_needs_no_flow():
     )
     record = compared(0.2013, 0.1854, 0.25)
     assert warned(record) == [line] and summary(record).endswith(line)
-    assert warned(record | {"command": "impute"}) == [line.replace("train with", "fit longer (steps=…), train with")]
+    here = line.replace("train with", "fit a posterior to each item (steps=200), train with")
+    assert warned(record | {"command": "impute"}) == [here]
+    fitted = record | {"command": "impute", "fit": {"steps": 50}}
+    assert warned(fitted) == [line.replace("train with", "fit longer (steps=…), train with")]
     assert warned(compared(0.26, 0.27, 0.25)) == [
         "warning: the posterior mean (RMSE 0.2600) is behind mean imputation (0.2500): this model is of no use yet"
     ]

@@ -1,8 +1,11 @@
 """A mean that imputers share, and the spread of draws, by cells held out: known weights, known widths, no leak."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from problems import normal
 
 from viscos.commands.assemble import rows
 from viscos.commands.assemble.plan import started
@@ -10,6 +13,7 @@ from viscos.commands.assemble.rows import completing
 from viscos.core.batch import incomplete
 from viscos.core.choices import description
 from viscos.core.rng import generator
+from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.layers.whitening import Whitening
 from viscos.imputers import Imputer
@@ -106,6 +110,52 @@ def test_a_stack_completes_by_its_weights():
     assert torch.equal(done.draws[:, batch.observed], VALUES[DATA.observed].expand(2000, -1))
     drawn = done.draws[:, batch.hidden]
     assert abs(drawn.mean() - 1.75) < 0.02 and abs(drawn.std() - 2) < 0.02
+
+
+class Failing(Constant):
+    """Finds no completion of the first row."""
+
+    def impute(self, batch, draws=1, seed=0, purpose="item"):
+        return self._failed(super().impute(batch, draws, seed, purpose), batch)
+
+    def best_mean(self, batch, draws, seed=0):
+        return self._failed(super().best_mean(batch, draws, seed), batch)
+
+    def _failed(self, done, batch):
+        gone = (batch.index == 0)[:, None] & batch.hidden
+        status = torch.where((batch.index == 0).repeat(len(done.draws)), int(Status.STALLED), done.solution.status)
+        expected = torch.where(gone, NAN, done.mean())
+        draws = torch.where(gone, NAN, done.draws)
+        return replace(done, draws=draws, expected=expected, solution=replace(done.solution, status=status))
+
+
+def test_what_has_no_share_harms_nothing_and_what_failed_is_said():
+    batch = incomplete(VALUES, DATA.observed)
+    shares = {0.0: [True], 0.5: [False]}
+    for share, solved in shares.items():
+        stack = StackedImputer([Failing(1.0), Constant(5.0)], torch.tensor([share, 0.5]), 1.0)
+        mean = stack.best_mean(batch, 4)
+        assert mean.ok[:, 0].tolist() == solved and mean.ok[:, 1:].all()
+        assert mean.mean()[0].isfinite().all() == (share == 0)
+        assert stack.impute(batch, 3).ok.tolist() == [[False] + 39 * [True]] * 3, "its draws are the first imputer's"
+    idle = StackedImputer([Constant(1.0), None], torch.tensor([1.0, 0.0]), 1.0)
+    assert (idle.best_mean(batch, 2).mean()[batch.hidden] == 1).all()
+
+
+def test_a_cell_of_which_one_draw_failed_counts_for_the_width():
+    draws = torch.linspace(-1, 1, 41)[:, None].expand(41, 100).clone()
+    draws[20, :50] = NAN
+    held = HeldOut(torch.full((100,), 0.5), torch.zeros(100, 1), draws)._finite()
+    assert len(held.truth) == 100 and held.width(torch.zeros(1)) == pytest.approx(0.5 / 0.9, rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (2, 20)])
+def test_columns_of_fewer_cells_than_folds(shape):
+    observed = torch.ones(shape, dtype=torch.bool)
+    observed[1:] &= shape[0] > 2  # or one known cell in each column
+    few = IncompleteData(normal(*shape).float(), observed)
+    *_, stack = completing(few, "continuous", 1, 0, False)
+    assert stack.best_mean(incomplete(few.values, observed), 2).mean().isfinite().all()
 
 
 def test_no_cell_is_held_out_of_a_few_and_no_fit_sees_what_it_is_judged_by(monkeypatch):

@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     label = f"viscos {first}" if first in COMMANDS else "viscos"
     try:
         status = _dispatch(first, arguments[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as where it was closed
+            sys.stdout.flush()
         return status
     except InputError as error:
         print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)

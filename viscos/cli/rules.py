@@ -27,14 +27,14 @@ def number(low: float, high: float = math.inf, *, inside: bool = False) -> Rule:
             return None
         if high == math.inf:
             return f"must be a number {'above' if inside else 'of at least'} {low}"
-        return f"must be a number {'between' if inside else 'from'} {low} {'and' if inside else 'to'} {high}"
+        return f"must be a number {f'above {low} and below' if inside else f'from {low} to'} {high}"
 
     return check
 
 
 def one_of(*few: Word) -> Rule:
     """One of a few words, or numbers."""
-    return lambda value: None if value in few else f"must be one of {', '.join(map(str, few))}"
+    return lambda value: None if value in few else f"must be {'one of ' * (len(few) > 1)}{', '.join(map(str, few))}"
 
 
 def word_of(setting: str) -> Rule:
@@ -57,8 +57,8 @@ def either(first: Rule, second: Rule) -> Rule:
     """What one of two rules asks for."""
 
     def check(value: Any) -> str | None:
-        complaints = first(value), second(value)
-        return " or ".join(filter(None, complaints)) if all(complaints) else None
+        one, other = first(value), second(value)
+        return f"{one} or {other.removeprefix('must be ')}" if one and other else None
 
     return check
 

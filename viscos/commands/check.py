@@ -115,7 +115,7 @@ def save(job: Imputing, record: dict[str, Any]) -> str:
 
 def _error(column: Column, guess: Tensor, truth: Tensor) -> float:
     if column.categories:
-        return float((guess != truth).double().mean())
+        return float(torch.where(guess.isnan(), guess, (guess != truth).double()).mean())
     return float((guess - truth).square().mean().sqrt())
 
 
@@ -140,5 +140,7 @@ def _constant(column: Column, used: Tensor, hidden: Tensor) -> Tensor:
     used = used[~used.isnan()]
     if not column.categories:
         return (used.sum() - hidden.sum()) / (len(used) - len(hidden))
+    if len(used) == len(hidden):
+        return torch.tensor(torch.nan, dtype=torch.float64)
     many = len(column.levels)
     return (used.long().bincount(minlength=many) - hidden.long().bincount(minlength=many)).argmax().double()

@@ -65,8 +65,11 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     _announce(job)
     passes = [Pass(job, Shards(job))]
     if (batches := len(passes[0].starts)) < devices.world_size:
-        say(f"devices={devices.world_size}, but there is work for {batches}: say how many items are in a batch_size")
-    if (again := second_pass(job)) is not None:
+        say(f"devices={devices.world_size}, but batches: {batches}; lower batch_size to give each a share")
+    again = second_pass(job)
+    if job.check is not None and again is None:
+        say("no column with holes has a known cell to hide: how far off the completions are cannot be seen")
+    if again is not None:
         passes.append(Pass(again, Shards(again, CHECK), CHECK, refuses=False))
     if first:
         runs.save_config(job.run_dir, job.settings | {"resume": None})

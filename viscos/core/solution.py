@@ -100,7 +100,8 @@ class Solution:
 
     def retried(self, rows: Tensor, other: Solution) -> Solution:
         """This one with what became of other problems, put for the items at `rows` (b,) in place of theirs."""
-        return self._with(rows, other, attempts=self.attempts.index_add(0, rows, other.attempts))
+        fallback = self.fallback.index_copy(0, rows, self.fallback[rows] | other.fallback)
+        return self._with(rows, other, fallback=fallback, attempts=self.attempts.index_add(0, rows, other.attempts))
 
     def _with(self, rows: Tensor, other: Solution, **changes: Tensor) -> Solution:
         whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}

@@ -99,8 +99,9 @@ def kinds_of(imputer: Imputer | type[Imputer]) -> tuple[Kind, ...]:
 def observed_error(y: Tensor, batch: Incomplete) -> Tensor:
     """How far draws (K, B, …) are from what is observed, before that is put in its place: an RMSE for each item (B,).
 
-    Over observed entries that are finite; 0 where there is none.
+    Over observed entries that are finite in a draw; 0 where nothing is observed, NaN where no draw is finite there.
     """
     counted = batch.observed & y.isfinite()
     squares = torch.where(counted, y - batch.values, 0).square().flatten(2).sum((0, 2))
-    return (squares / counted.flatten(2).sum((0, 2)).clamp_min(1)).sqrt()
+    count, nothing = counted.flatten(2).sum((0, 2)), ~batch.observed.flatten(1).any(1)
+    return torch.where((count > 0) | nothing, (squares / count.clamp_min(1)).sqrt(), torch.nan)

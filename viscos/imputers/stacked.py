@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.rng import generator
+from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
 from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
@@ -36,21 +37,27 @@ class StackedImputer(Imputer):
         self.mean, self.draw = self.imputers[0].mean, self.imputers[0].draw
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
-        drawn = self.imputers[0].impute(batch, draws, seed, purpose).draws
-        means = self._means(batch, _MEAN, seed)
-        mean = torch.where(batch.observed, batch.values, self._combined(means))
-        moved = mean + self.width * (drawn - means[0])
-        return Completions.exact(torch.where(batch.observed, batch.values, moved), mean)
+        done = self.imputers[0].impute(batch, draws, seed, purpose)
+        centre = self.imputers[0].best_mean(batch, _MEAN, seed).mean()
+        mean = self._combined(batch, _MEAN, seed, centre)
+        moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre))
+        return replace(done, draws=moved, latents=None, expected=mean)
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
-        mean = torch.where(batch.observed, batch.values, self._combined(self._means(batch, draws, seed)))
-        return Completions.exact(mean[None], mean)
+        mean = self._combined(batch, draws, seed)
+        done = Completions.exact(mean[None], mean)
+        failed = mean.isnan().flatten(1).any(1)
+        status = torch.where(failed, int(Status.STALLED), done.solution.status)
+        return replace(done, solution=replace(done.solution, status=status))
 
-    def _means(self, batch: Incomplete, draws: int, seed: int) -> Tensor:
-        return torch.stack([imputer.best_mean(batch, draws, seed).mean() for imputer in self.imputers])
-
-    def _combined(self, means: Tensor) -> Tensor:
-        return torch.einsum("k,k...->...", self.weights.to(means), means)
+    def _combined(self, batch: Incomplete, draws: int, seed: int, first: Tensor | None = None) -> Tensor:
+        """The weighted mean (B, …), of imputers that have a share alone; `first` is the first one's, if it is known."""
+        total = torch.zeros_like(batch.values)
+        for k, (imputer, weight) in enumerate(zip(self.imputers, self.weights.tolist(), strict=True)):
+            if weight > 0:
+                known = k == 0 and first is not None
+                total = total + weight * (first if known else imputer.best_mean(batch, draws, seed).mean())
+        return torch.where(batch.observed, batch.values, total)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class HeldOut:
         return cls(truth, means, torch.cat([part.draws for part in parts], 1))
 
     def _finite(self) -> HeldOut:
-        ok = self.means.isfinite().all(1) & self.draws.isfinite().all(0)
+        ok = self.means.isfinite().all(1) & self.draws.isfinite().any(0)
         return HeldOut(self.truth[ok], self.means[ok], self.draws[:, ok])
 
     def weights(self) -> Tensor:
@@ -104,14 +111,15 @@ class HeldOut:
     def width(self, weights: Tensor) -> float:
         """The factor of the draws' spread by which their central intervals, moved to the combined mean, cover `LEVEL`.
 
-        That is split-conformal prediction (Lei et al., 2018) with intervals that are scaled; 1 for too few cells.
+        The rank is that of split-conformal prediction (Lei et al., 2018) with intervals that are scaled; the cells are
+        those that the weights were fitted to, of which there are far more. 1 for too few cells.
         """
         cells = len(self.truth)
         rank = math.ceil((cells + 1) * LEVEL)
         if rank > cells:
             return 1.0
         away, centre = self.truth - self.means @ weights, self.means[:, 0]
-        low, high = (self.draws.quantile((1 + sign * LEVEL) / 2, 0) for sign in (-1, 1))
+        low, high = (self.draws.nanquantile((1 + sign * LEVEL) / 2, 0) for sign in (-1, 1))
         reach = torch.where(away > 0, high - centre, centre - low).clamp_min(1e-6)
         return min(max(float((away.abs() / reach).sort().values[rank - 1]), _NARROW), _WIDE)
 

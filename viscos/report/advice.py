@@ -18,8 +18,10 @@ FEW = 16
 def warnings(record: dict[str, Any]) -> list[str]:
     """Lines that say where a completion is behind one that needs no flow, and where many solves failed."""
     fits = record.get("command") == "impute"
+    fitted = bool(record.get("fit", {}).get("steps"))
     longer = "train with more max_steps or epochs"
-    remedy = f"fit longer (steps=…), {longer}" if fits else longer
+    fit = "fit longer (steps=…)" if fitted else "fit a posterior to each item (steps=200)"
+    remedy = f"{fit}, {longer}" if fits else longer
     mean, gaussian, naive = (_rmse(record, kind) for kind in ("mean", "gaussian_mean", "mean_imputation"))
     skill, noted = _without_noise(record, mean)
     lines = []

@@ -28,7 +28,7 @@ def check_lines(record: dict[str, Any]) -> list[str]:
     more = [f"  {len(columns) - _SHOWN} more columns are in check.csv"] if len(columns) > _SHOWN else []
     if found["trained_on"]:
         of = f"{found['trained_on']} of these rows were trained on"
-        more.append(f"  {of}: elsewhere it may be further off")
+        more.append(f"  {of}, with what is hidden here: of other rows it may be further off")
     return [head, *text_of(table), *more]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class FabricDevices(Fabric):
         strategy = DDPStrategy(
             # Spawned from the process that has read the settings: only that one composes them, and names the folder.
             start_method="spawn",
+            timeout=timedelta(days=365),  # a batch of fits may take hours longer in one process than in another
             cluster_environment=LightningEnvironment(),  # else a batch system's would be taken, which starts no process
             precision=plugin,
             find_unused_parameters=True,  # the classifier where nothing was solved, biases of tangents

@@ -55,6 +55,8 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
         found["classifier"] = "these data have no classes"
     if len(shape) == 1:
         found["flow.first_squeeze"] = "vectors are not squeezed"
+    if cfg["dataset"].get("learning_rate", cfg["learning_rate"]) != cfg["learning_rate"]:
+        found["dataset.learning_rate"] = "learning_rate says it, or no flow by matching draws completions anew"
     if cfg["flow"].get("steps") == 1:
         found["flow.grid"] = "one step has no grid"
     return found
@@ -96,7 +98,10 @@ def of_fitting() -> dict[str, str]:
         "validation",
         "patience",
     )
-    return dict.fromkeys((*parts, *phases, "denoise", "dataset.noise", "dataset.augment"), "no flow is trained")
+    return dict.fromkeys(
+        (*parts, *phases, "denoise", "dataset.noise", "dataset.augment", "dataset.epochs", "dataset.learning_rate"),
+        "no flow is trained",
+    )
 
 
 def of_denoising(model: Model, noise: float) -> dict[str, str]:

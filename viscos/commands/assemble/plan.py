@@ -38,10 +38,11 @@ def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any
     teach = _teach(cfg, matches, hides)
     em = hides and teach != "bound"
     dataset_epochs = cfg["dataset"]["epochs"]
+    slow = cfg["dataset"].get("learning_rate", 0.003) if matches else 0.003
     usual = {
         "epochs": dataset_epochs * (_MATCHING_EPOCHS if matches and not hides else 1),
         "ema": (0.998 if em else 0.999) if matches or em else 0,
-        "learning_rate": cfg["dataset"].get("learning_rate", 0.003) if em and matches else 0.003 if em else 0.005,
+        "learning_rate": slow if em else 0.005,
         "teach_masks": "own" if hides else "any",
     }
     cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}

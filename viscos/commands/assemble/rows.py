@@ -44,15 +44,19 @@ def completing(
     are few each one in turn. Unless one is to `calibrate`, the flow has all. Raises as `trained_on_rows`.
     """
     cells = int(data.observed.sum())
-    few, parts = cells < _FEW or not calibrate, []
+    few = cells < _FEW
     count = 0 if cells < _LEAST or not calibrate else 5 if few else 1
-    for sparser in islice(folds(data, 0.2 if few else 0.1, seed), count):
+    each = islice(folds(data, 0.2 if few else 0.1, seed), count)
+    fewer = [sparser for sparser in each if not torch.equal(sparser.observed, data.observed)]
+    parts = []
+    for sparser in fewer:
         trained = trained_on_rows(sparser, flow, steps, seed, verbose)
         parts.append(HeldOut.of(_with_simpler(trained[2], trained[1], sparser), data, sparser, seed))
-    if few:
+    anew = few or not fewer
+    if anew:
         trained = trained_on_rows(data, flow, steps, seed, verbose)
     model, _, method = trained
-    gaussian = trained[1] if few else _gaussian(data)
+    gaussian = trained[1] if anew else _gaussian(data)
     imputers = _with_simpler(method, gaussian, data)
     if not parts:
         return model, gaussian, StackedImputer(imputers, torch.eye(len(imputers))[0], 1.0)
