@@ -706,7 +706,7 @@ def test_samples_of_a_flow_for_colour(colour):
     assert again["bits_per_dim"] == record["bits_per_dim"]
 
 
-@pytest.mark.parametrize("lad", ["nlade", "clade"])
+@pytest.mark.parametrize("lad", [pytest.param("nlade", marks=pytest.mark.slow), "clade"])
 def test_first_iteration_against_last(lad, colour):
     words = (*FIT, f"lad={lad}", "steps=20", "learning_rate=0.05", "start=prior")
     folder = viscos("impute", f"checkpoint={colour}", *words)
@@ -790,8 +790,7 @@ def assert_same_completions(folder: Path, whole: Path) -> None:
     assert not (folder / "shards").exists() and runs.load_config(folder) == runs.load_config(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize(("batch", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGINT)])
 def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole, monkeypatch, keyboard, capsys):
     status, folder = ended(monkeypatch, trained, batch, press(number))
     line = f"viscos impute: interrupted; `viscos impute resume={folder}` goes on"

@@ -113,7 +113,7 @@ def test_every_choice_builds(override):
         ("iresnet", (1, 8, 8), 8, 0),
         ("iresnet", (1, 28, 28), 8, 0),
         ("iresnet_mnist", (1, 28, 28), 24, 4),  # 3 · 24 + 1 = 73 convolutions, as i-ResNet counts
-        ("iresnet164", (3, 32, 32), 54, 0),  # 3 · 54 + 2 = 164 layers
+        pytest.param("iresnet164", (3, 32, 32), 54, 0, marks=pytest.mark.slow),  # 3 · 54 + 2 = 164 layers
     ],
 )
 def test_flows(choice, shape, convolutional, dense):

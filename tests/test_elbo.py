@@ -173,7 +173,7 @@ def test_the_bound_is_below_the_evidence_for_every_q(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("iresnet", "implicit")))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("iresnet", "implicit", "smooth", "continuous")))
         for name in ("iresnet", "smooth", *PLANE)
     ],
 )
@@ -213,7 +213,10 @@ def gradient_problem(name):
     return flow, batch, posterior, normal(2, 3, *shape, seed=9)
 
 
-@pytest.mark.parametrize("name", [kind for kind in KINDS if "image" not in kind])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "implicit")) for kind in KINDS if "image" not in kind],
+)
 def test_the_gradient_of_the_bound_of_every_flow(name):
     """Along random directions in all parameters of q and of the flow at once."""
     flow, batch, posterior, noise = gradient_problem(name)
@@ -237,7 +240,9 @@ def test_the_gradient_of_the_bound_of_every_flow(name):
         assert abs(found - difference) <= 1e-5 * max(1.0, abs(difference))
 
 
-@pytest.mark.parametrize("name", ["image", "vector", "own", "amortised"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("image", "vector")), "own", "amortised"]
+)
 def test_the_gradient_of_the_bound_against_central_differences(name):
     """In every parameter of q and of the flow, along a random direction, each item with its own weight."""
     flow, batch, posterior, noise = gradient_problem(name)
@@ -291,7 +296,7 @@ def projected(objective, problem, seeds, draws):
     return torch.stack(runs)
 
 
-@pytest.mark.parametrize("name", ["vector", "own"])
+@pytest.mark.parametrize("name", [pytest.param("vector", marks=pytest.mark.slow), "own"])
 def test_the_path_gradient_has_no_bias(name):
     """Both forms with the same noise: their difference is the score of q, whose mean is zero."""
     problem = gradient_problem(name)
@@ -302,6 +307,7 @@ def test_the_path_gradient_has_no_bias(name):
     assert float((path - plain).abs().max()) > 1e-3  # they do differ, draw by draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lad", [CLADE(1), NLADE(1, tolerance=1e-10)], ids=["clade", "nlade"])
 def test_probes_in_the_bound_have_no_bias(lad):
     problem = gradient_problem("vector")

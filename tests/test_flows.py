@@ -257,7 +257,9 @@ def log_det_gradients(flow, y, weights):
     return [torch.zeros_like(v) if g is None else g for g, v in zip(grads, variables, strict=True)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("implicit")) for name in NAMES]
+)
 def test_the_surrogate_written_out_has_the_right_gradient(name, unrolled):
     """Of a sum in which each item has its own weight."""
     flow = flow_named(name)
@@ -273,6 +275,7 @@ def test_the_surrogate_written_out_has_the_right_gradient(name, unrolled):
         assert torch.allclose(torch.zeros_like(b) if a is None else a, b, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("series", [LONG, ROULETTE], ids=["long", "roulette"])
 @pytest.mark.parametrize("name", ["squeezed", "not square"])
 def test_the_surrogate_by_probes_has_no_bias(name, series):

@@ -86,7 +86,7 @@ def test_errata_1_and_2_exact_traces_against_slogdet(exact_trace, estimator, nam
         assert (a - b).abs().max() < 1e-8 * max(1, float(b.abs().max()))
 
 
-@pytest.mark.parametrize("exactly", [True, False], ids=["exact flow", "series"])
+@pytest.mark.parametrize("exactly", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["exact flow", "series"])
 @pytest.mark.parametrize("estimator", list(ESTIMATORS))
 def test_random_probes_have_no_bias(estimator, exactly):
     flow, y, hidden, weights = problem("image", "random")

@@ -526,6 +526,7 @@ def e_step(values, observed, fitted):
     return total
 
 
+@pytest.mark.slow
 def test_a_round_is_a_step_of_expectation_maximisation():
     """Where one column alone has holes, at random, completions on a wrong line leave a conditional mean that is linear
     all the same, so that the moments of redrawn items are those of a Gaussian model. Completions begin with half of the

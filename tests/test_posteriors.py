@@ -263,6 +263,7 @@ def test_the_errors_are_those_at_held_out_entries():
     assert holdout_errors(network, batch, batch)[0] == 0  # nothing was held out
 
 
+@pytest.mark.slow
 def test_held_out_entries_teach_a_network_what_depends_on_what():
     """Entries are copies of one number an item, plus noise: the network must learn to average what it sees."""
     values = normal(256, 1, 1, 1).expand(256, 1, 4, 4) + 0.1 * normal(256, 1, 4, 4, seed=1)

@@ -45,7 +45,7 @@ def test_scikit_learns_own_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def fitted() -> FlowImputer:
-    return FlowImputer(max_steps=60, random_state=0).fit(ROWS)
+    return FlowImputer(max_steps=20, random_state=0).fit(ROWS)
 
 
 def test_holes_are_filled_better_than_by_means_and_the_rest_is_as_it_was(fitted):

@@ -292,6 +292,7 @@ def test_a_constant_column_gives_numbers(capsys):
     assert math.isfinite(figures(whole)["log_likelihood"]["value"])
 
 
+@pytest.mark.slow
 def test_the_density_of_points(moons):
     pytest.importorskip("matplotlib")
     record = figures(moons)
