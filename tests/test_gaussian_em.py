@@ -132,7 +132,9 @@ def test_what_is_climbed_never_falls(n, d, missing, seed, strength, floor):
         point = prior.raised(prior.maximised(point, sums(rows, point.mean, point.covariance), len(rows)))
     # And with longer steps, of which some are taken back: what is kept rises, and the last step of EM with it.
     kept, first = [], Point(start.mean, start.covariance)
-    far = climb(rows, first, prior, 12, 0.0, lambda done, figures: kept.append(figures["log-likelihood"] * len(rows)))
+    far = climb(
+        rows, first, prior, 12, 0.0, lambda done, most, figures: kept.append(figures["log-likelihood"] * len(rows))
+    )
     end, before = value(prior.raised(far)), value(first)
     assert end >= before - 1e-8 * abs(before) - 1e-8
     if not strength:  # what is told is without the prior
@@ -144,7 +146,7 @@ def test_longer_steps_save_most_of_them():
     y, o = table(200, 6, 0.6)
     rows, start = Rows.of(y, o), Gaussian.from_incomplete(y, o, 1e-3)
     prior, first, values = Prior(start.covariance.diagonal(), 1.0, 1e-3), Point(start.mean, start.covariance), []
-    climb(rows, first, prior, 25, 0.0, lambda done, figures: values.append(figures["log-likelihood"]))
+    climb(rows, first, prior, 25, 0.0, lambda done, most, figures: values.append(figures["log-likelihood"]))
     plain = first
     for _ in range(25):
         plain = prior.raised(prior.maximised(plain, sums(rows, plain.mean, plain.covariance), len(rows)))
@@ -249,8 +251,8 @@ def test_where_all_rows_cost_too_much_each_step_sees_others(monkeypatch):
     monkeypatch.setattr(gaussian_em, "BLOCK", 300)
     monkeypatch.setattr(gaussian_em, "WORK", Rows.of(y, o).cost)
     steps = []
-    some = em_gaussian(y, o, shrinkage=1.0, progress=lambda done, figures: steps.append(done))
-    assert steps == list(range(1, 11))
+    some = em_gaussian(y, o, shrinkage=1.0, progress=lambda done, most, _: steps.append((done, most)))
+    assert steps == [(done, 10) for done in range(1, 11)], "what is shown is how many there can be"
     far, near = (sums(Rows.of(y, o), g.mean, g.covariance).log_prob for g in (start, some))
     top = sums(Rows.of(y, o), whole.mean, whole.covariance).log_prob
     assert far < near <= top and top - near < 0.3 * (top - far)

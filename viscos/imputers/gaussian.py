@@ -16,7 +16,7 @@ from viscos.data.incomplete import IncompleteData
 from viscos.imputers.imputer import Imputer, Progress, quiet
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
-from viscos.linear.gaussian_em import PASSES, em_gaussian
+from viscos.linear.gaussian_em import em_gaussian
 from viscos.linear.principal import longest
 
 _PASS = 16
@@ -44,7 +44,7 @@ class GaussianImputer(Imputer):
             data.observed,
             self.floor,
             self.noise,
-            progress=lambda done, scalars: progress(done, PASSES, scalars),
+            progress=progress,
         )
         return self
 

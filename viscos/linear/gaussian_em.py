@@ -52,8 +52,8 @@ FOLD = 5
 TRIES = 8
 """Most steps with each candidate, from where the one before has led."""
 
-Progress = Callable[[int, dict[str, float]], None]
-"""Called with the number of steps made, and what was measured."""
+Progress = Callable[[int, int, dict[str, float]], None]
+"""Called with the number of steps made, the most that there may be, and what was measured."""
 
 
 def em_gaussian(
@@ -62,7 +62,7 @@ def em_gaussian(
     floor: float = 0.01,
     noise: float = 0.0,
     shrinkage: float | None = None,
-    progress: Progress = lambda done, scalars: None,
+    progress: Progress = lambda done, most, scalars: None,
 ) -> Gaussian:
     """Fits a Gaussian to observed entries: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
 
@@ -145,7 +145,7 @@ def climb(
     prior: Prior,
     steps: int,
     tolerance: float,
-    progress: Progress = lambda done, scalars: None,
+    progress: Progress = lambda done, most, scalars: None,
 ) -> Point:
     """Makes at most `steps` steps of EM over all `rows` from `start`; the last one's eigenvalues are not raised yet."""
     point, length, highest, best = start, 1.0, -math.inf, start
@@ -155,7 +155,7 @@ def climb(
         if now < highest and length > 1:
             point, length = prior.raised(best), 1.0
             continue
-        progress(step + 1, {"log-likelihood": seen.log_prob / len(rows)})
+        progress(step + 1, steps, {"log-likelihood": seen.log_prob / len(rows)})
         gain, highest = now - highest, now
         best = prior.maximised(point, seen, len(rows))
         if gain < tolerance * rows.entries:
@@ -179,7 +179,7 @@ def _online(values: Tensor, known: Tensor, start: Point, prior: Prior, cost: flo
         share = Prior(prior.variance, prior.strength * len(rows) / len(values), prior.floor)
         seen = sums(rows, point.mean, point.covariance)
         point = prior.raised(point.towards(share.maximised(point, seen, len(rows)), 2 / (step + 4)))
-        progress(step + 1, {"log-likelihood": seen.log_prob / len(rows)})
+        progress(step + 1, steps, {"log-likelihood": seen.log_prob / len(rows)})
     return point
 
 

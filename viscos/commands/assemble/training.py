@@ -26,7 +26,7 @@ from viscos.data.rows import remembered
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
-from viscos.linear.gaussian_em import PASSES, em_gaussian
+from viscos.linear.gaussian_em import em_gaussian
 from viscos.metrics.extractor import extractor_for
 from viscos.runs.trained import read_state, restore_gaussian
 from viscos.train import PhasedTrainer, Trainer
@@ -168,11 +168,7 @@ def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[st
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
     with fitting_bar("the Gaussian") as progress:
-
-        def shown(done: int, scalars: dict[str, float]) -> None:
-            progress(done, PASSES, scalars)
-
-        fitted = em_gaussian(data.values, data.observed, floor, noise, progress=shown)
+        fitted = em_gaussian(data.values, data.observed, floor, noise, progress=progress)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())
 
