@@ -11,7 +11,7 @@ import torch
 from problems import F64, normal
 from test_train import CFG, CLASSES, Failing, differing, nothing, pictures, run, state
 
-from viscos.commands.assemble.plan import plan_of, settled
+from viscos.commands.assemble.plan import passes, plan_of, settled
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
@@ -613,6 +613,12 @@ def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_ane
     assert rates == {(True, True): 0.006, (True, False): 0.005}
     assert settings("regression", False, True, **digits)["learning_rate"] == 0.003, "of another kind of flow"
     assert settings(None, True, True, learning_rate=0.1, **digits)["learning_rate"] == 0.1
+
+
+def test_a_small_table_is_learnt_in_more_passes():
+    said = [passes({"epochs": None}, items, 64)["epochs"] for items in (10, 160, 640, 1280, 64000)]
+    assert said == [120, 120, 40, 20, 20]
+    assert passes({"epochs": 7}, 10, 64)["epochs"] == 7
 
 
 def test_nothing_to_teach_without_a_network():

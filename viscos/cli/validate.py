@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
     "dataset.noise": either(number(0), one_of("uniform")),
     "dataset.levels": integer(2),
     "dataset.augment": either(one_of("none"), either(word_of("dataset.augment"), list_of(word_of("dataset.augment")))),
-    "dataset.epochs": integer(1),
+    "dataset.epochs": optional(integer(1)),
     "dataset.learning_rate": number(0, inside=True),
     "posterior.gaussian": optional(flag),
     "posterior.held_out": number(0, 1),

@@ -13,6 +13,7 @@ from viscos.posteriors import InferenceNetwork
 from viscos.train import Plan
 from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 
+_STEPS, _PASSES = 400, (20, 120)  # of a phase, and the fewest and most passes over data that leave them open
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
@@ -25,6 +26,16 @@ def started(flow: dict[str, Any], shape: Sequence[int], *, table: bool) -> dict[
     unsaid = "start" in flow and flow["start"] is None
     colour = len(shape) == 3 and shape[0] > 1
     return flow | {"start": "gaussian" if table or colour else "standardise"} if unsaid else flow
+
+
+def passes(dataset: dict[str, Any], items: int, batch_size: int) -> dict[str, Any]:
+    """The description of a data set of so many items with the passes over them that suit it, where it says none.
+
+    A small table is learnt in more: its steps are few else.
+    """
+    if dataset["epochs"] is not None:
+        return dataset
+    return dataset | {"epochs": min(max(_PASSES[0], math.ceil(_STEPS / math.ceil(items / batch_size))), _PASSES[1])}
 
 
 def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from viscos.commands.assemble.plan import settled, started
+from viscos.commands.assemble.plan import passes, settled, started
 from viscos.commands.assemble.training import gaussian_of, trainer_of
 from viscos.core.build import build
 from viscos.core.choices import choice, description
@@ -79,8 +79,8 @@ def trained_on_rows(
     cfg = _settings()
     batches = math.ceil(len(data) / cfg["batch_size"])
     steps = min(steps, _PASSES * batches)
-    passes = math.ceil(steps / batches)
-    cfg |= {"teach": "regression", "epochs": passes, "max_steps": steps, "seed": seed}
+    cfg |= {"teach": "regression", "epochs": math.ceil(steps / batches), "max_steps": steps, "seed": seed}
+    cfg["dataset"] = passes(cfg["dataset"], len(data), cfg["batch_size"])
     made = _flow(flow, data)
     hides = not bool(data.observed.all())
     cfg = settled(cfg, matches=made.trained_by_matching, hides=hides)

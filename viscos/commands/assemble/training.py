@@ -15,7 +15,7 @@ from viscos.commands.assemble.idle import apart, of_training, said
 from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.plan import plan_of, settled, started
+from viscos.commands.assemble.plan import passes, plan_of, settled, started
 from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.core.progress import fitting_bar
@@ -113,6 +113,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     scaling = fit_scaling(train.at(torch.arange(learnt)), observed[:learnt])
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
+    cfg["dataset"] = passes(cfg["dataset"], learnt, cfg["batch_size"])
     cfg["flow"] = started(cfg["flow"], train.shape, table=scaling is not None)
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
