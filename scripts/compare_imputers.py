@@ -91,7 +91,7 @@ class Sizes:
     first_draws: int = Coverage.draws
 
 
-class Tally:
+class Scores:
     """What some metrics say of an imputer, and what its draws took."""
 
     def __init__(self, case: Case, metrics: list[Metric]) -> None:
@@ -127,7 +127,7 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
     """One method's part of the record."""
     imputer = case.imputer(name)
     first, rest = torch.arange(sizes.first), torch.arange(sizes.first, sizes.items)
-    few, many = Tally(case, case.metrics()), Tally(case, [*case.metrics(), Recognition(case.test, case.reference)])
+    few, many = Scores(case, case.metrics()), Scores(case, [*case.metrics(), Recognition(case.test, case.reference)])
     seconds = passes = draws = failed = 0.0
     notes: dict[str, list[Tensor]] = {}
     for rows in (first, *(rest.split(26) if name in CHEAP else ())):
@@ -154,6 +154,11 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def ordered(methods: dict[str, Any]) -> dict[str, Any]:
+    """The same, as they stand in a table: those that nobody has to name first."""
+    return {name: methods[name] for name in (*CHEAP, *DEAR) if name in methods} | methods
+
+
 def main() -> None:
     """Measures, writes the record and the picture, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -176,14 +181,11 @@ def main() -> None:
     record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "cases": cases}
     for title, run, *mask in args.case:
         case = Case.of(run, *(mask or [None]), sizes.items)
-        methods = cases.setdefault(title, {"missing": float((~case.observed).double().mean()), "methods": {}})[
-            "methods"
-        ]
+        part = cases.setdefault(title, {"missing": float((~case.observed).double().mean()), "methods": {}})
         for name in args.methods:
-            methods[name] = measure(case, name, sizes)
-            print(title, name, json.dumps(methods[name]), flush=True)
-            cases[title]["methods"] = {key: methods[key] for key in (*CHEAP, *DEAR) if key in methods}
-            methods = cases[title]["methods"]
+            found = part["methods"] | {name: measure(case, name, sizes)}
+            print(title, name, json.dumps(found[name]), flush=True)
+            part["methods"] = ordered(found)
             atomic.write_json(args.record, record)
     save_png(pictures(record), args.picture)
     print(table(record))

@@ -1,6 +1,8 @@
 """The comparison of imputers on one flow: tables and pictures of a record, and the page's from the one that is kept."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from viscos.report.compared import pictures, table
 
 ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "compare_imputers.py"
 RECORD, PAGE = ROOT / "outputs" / "reference" / "compare_imputers.json", ROOT / "docs" / "measured.md"
 
 
@@ -18,6 +21,7 @@ def figures(nominal=0.9, fid=None):
         "rmse": 0.1,
         "rmse_draw": 0.2,
         "energy": value,
+        "draws": 19,
         "coverage": value | {"nominal": nominal},
         "spread_skill": value,
         "fid": fid,
@@ -65,3 +69,12 @@ def test_the_tables_of_the_page_are_those_of_the_record():
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     _, text, _ = PAGE.read_text(encoding="utf-8").split("<!-- python scripts/compare_imputers.py -->\n")
     assert text == table(record)
+
+
+@pytest.mark.skipif(not SCRIPT.is_file(), reason="the scripts are not beside the tests")
+def test_a_method_that_is_named_stands_behind_the_usual_ones(monkeypatch):
+    spec = importlib.util.spec_from_file_location("compare_imputers", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "compare_imputers", script)  # where its dataclasses look for it
+    spec.loader.exec_module(script)
+    assert list(script.ordered({"plmcmc": 1, "d_flow": 2, "viscos": 3})) == ["viscos", "d_flow", "plmcmc"]

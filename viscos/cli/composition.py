@@ -174,9 +174,9 @@ def _process(command: str, arguments: list[str]) -> Iterator[str]:
 def _composing_once(arguments: list[str]) -> Iterator[None]:
     """Keeps Hydra from composing all settings a time more, which takes as long as all else before a command begins.
 
-    It does so to see whether the settings have `hydra.mode`, which here the flag decides, or the command line, and no
-    file of settings; and again for each job of a
-    sweep, to see whether that can be composed, which `viscos.cli.app` has seen by then.
+    It does so to see whether the settings have `hydra.mode`, which here the flag or the command line decides, and no
+    file of settings; and again for each job of a sweep, to see whether that can be composed, which `viscos.cli.app` has
+    seen by then.
     """
     if any(argument.lstrip("+").startswith("hydra.mode=") for argument in arguments):
         yield

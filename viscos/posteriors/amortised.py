@@ -97,9 +97,8 @@ class Amortised(InferenceNetwork):
             self.register_buffer("places", places, persistent=False)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
-        d = self.shape.numel()
-        if not (d <= _FILLED if gaussian is None else gaussian):
-            d = 0
+        entries = self.shape.numel()
+        d = entries if (entries <= _FILLED if gaussian is None else gaussian) else 0
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
         self.register_buffer("covariance", torch.eye(d))

@@ -35,7 +35,7 @@ def _tables(title: str, methods: dict[str, Any], settings: dict[str, Any]) -> st
         "all": (*_WORTH, "spread over skill", "FID of a draw"),
     }
     words = {
-        "first": f"the first {few} digits, 19 draws of each",
+        "first": f"the first {few} digits, {next(iter(methods.values()))['first']['draws']} draws of each",
         "all": f"the first {many} digits, {settings['draws']} draws of each",
     }
     parts = []

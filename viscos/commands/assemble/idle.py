@@ -87,21 +87,10 @@ def of_another_imputer() -> dict[str, str]:
 def of_fitting() -> dict[str, str]:
     """What has no effect on the training of another imputer than a flow, and why."""
     parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")
-    phases = (
-        "pretrain",
-        "teach",
-        "teach_masks",
-        "rounds",
-        "redraw",
-        "classifier",
-        "max_steps",
-        "validation",
-        "patience",
-    )
-    return dict.fromkeys(
-        (*parts, *phases, "denoise", "dataset.noise", "dataset.augment", "dataset.epochs", "dataset.learning_rate"),
-        "no flow is trained",
-    )
+    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "classifier", "max_steps")
+    kept = ("validation", "patience", "denoise")
+    data = (f"dataset.{name}" for name in ("noise", "augment", "epochs", "learning_rate"))
+    return dict.fromkeys((*parts, *phases, *kept, *data), "no flow is trained")
 
 
 def of_denoising(model: Model, noise: float) -> dict[str, str]:
