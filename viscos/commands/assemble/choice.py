@@ -58,8 +58,8 @@ class Choice:
         """A fresh posterior for items like `like` (B, …), or the network that was trained with the flow.
 
         A network that was taught by regression completes whatever holes there are, however they are given: a fit takes
-        minutes or hours, and where both were tried under other masks than the network's own, on a dozen digits, it left
-        draws no nearer to the truth. Raises `InputError` for settings that the run cannot have.
+        minutes or hours, and where both were tried under other masks than the network's own, on a dozen digits, its draws
+        were no nearer to the truth than chance allows. Raises `InputError` for settings that the run cannot have.
         """
         network, asked = self.network, self.asked
         if asked.network:
