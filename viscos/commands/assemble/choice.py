@@ -58,7 +58,7 @@ class Choice:
         """A fresh posterior for items like `like` (B, …), or the network that was trained with the flow.
 
         A network that was taught by regression completes whatever holes there are, however they are given: a fit takes
-        minutes or hours, and where both were tried under other masks than the network's own, on a dozen digits, its draws
+        minutes or hours, and where both were tried under other masks than the network's own, on a dozen digits, draws
         were no nearer to the truth than chance allows. Raises `InputError` for settings that the run cannot have.
         """
         network, asked = self.network, self.asked
