@@ -116,10 +116,10 @@ class Stand:
     ("changed", "hides", "stand", "idle"),
     [
         ({}, True, {}, set()),
-        ({"teach": "bound"}, True, {}, {"teach_masks", "rounds", "redraw"}),
+        ({"teach": "bound"}, True, {}, {"teach_masks", "rounds", "redraw", "temper"}),
         ({"teach": "regression"}, True, {}, {"lad"}),
         ({"teach": "none"}, True, {}, {"teach_masks", "posterior", "lad"}),
-        ({}, False, {}, {"rounds", "redraw", "posterior.held_out"}),
+        ({}, False, {}, {"rounds", "redraw", "temper", "posterior.held_out"}),
         ({}, True, {"holds_out": False}, {"pretrain"}),
         ({"posterior": {"channels": [8]}}, True, {}, {"posterior.width"}),
         ({"flow": {"steps": 1}}, True, {}, {"flow.grid"}),

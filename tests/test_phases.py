@@ -31,7 +31,7 @@ FLOWS = {
     "iresnet": CFG["flow"],
 }
 POSTERIOR = {"_target_": "viscos.posteriors.Amortised", "width": 4, "held_out": 0.3, "regressed": True}
-PHASES = on_incomplete_data(6, prediction=3, rounds=2, redrawing=2, bound=True)
+PHASES = on_incomplete_data(6, prediction=3, rounds=2, redrawing=2, bound=True, tempering=2)
 MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
 """The second step of each phase."""
 PLAN = Plan(
@@ -66,6 +66,8 @@ def part_of(name):
     part, _, rest = name.partition(".")
     if part != "posterior":
         return part
+    if rest == "temperature":
+        return rest
     return "prediction" if rest.startswith(("network", "heads.prediction")) else "posterior"
 
 
@@ -96,9 +98,9 @@ def test_phases_on_incomplete_data():
         Phase("flow", 51, 0.5, 2),
         Phase("posterior", 26, 0.5, 2),
     )
-    bound = on_incomplete_data(101, prediction=30, rounds=2, redrawing=7, bound=True)
-    assert bound == (*phases, Phase("bound", 51, 0.2))
-    assert {phase.name for phase in bound} == set(NAMES)
+    every = on_incomplete_data(101, prediction=30, rounds=2, redrawing=7, bound=True, tempering=4)
+    assert every == (*phases, Phase("bound", 51, 0.2), Phase("tempering", 4))
+    assert {phase.name for phase in every} == set(NAMES)
     assert [phase.title for phase in phases[1:5]] == ["flow", "posterior", "redrawing 1", "flow 1"]
 
 
@@ -154,15 +156,15 @@ def whole(request, tmp_path_factory):
 
 def test_a_run_goes_through_its_phases(whole):
     _, trainer, reports, _, _ = whole
-    assert trainer.step == trainer.total == len(reports) == 29
+    assert trainer.step == trainer.total == len(reports) == 31
     wanted = [(phase, within) for phase in PHASES for within in range(phase.steps)]
     assert [(report.phase, report.within) for report in reports] == wanted
-    assert [report.step for report in reports] == list(range(29))
+    assert [report.step for report in reports] == list(range(31))
     for report in reports:
-        redrawing = report.phase.name == "redrawing"
-        assert report.solver if report.phase.name in ("redrawing", "bound") else not report.solver
-        assert not report.loss if redrawing else report.loss["rate"] == PLAN.rate(report.step, 20)
-        assert redrawing or (report.loss["skipped"] == 0 and report.loss["gradient"] > 0)
+        learns = report.phase.name not in ("redrawing", "tempering")
+        assert report.solver if report.phase.name in ("redrawing", "bound", "tempering") else not report.solver
+        assert report.loss["rate"] == PLAN.rate(report.step, 20) if learns else "rate" not in report.loss
+        assert not learns or (report.loss["skipped"] == 0 and report.loss["gradient"] > 0)
 
 
 def test_what_moves_in_which_phase(whole):
@@ -173,6 +175,7 @@ def test_what_moves_in_which_phase(whole):
         "posterior": {"posterior"},
         "redrawing": set(),
         "bound": {"prediction", "classifier", "flow", "posterior"},
+        "tempering": {"temperature"},
     }
     step = 0
     for phase in PHASES:
@@ -203,7 +206,7 @@ def test_each_phase_begins_with_an_average_of_its_own(whole):
 def test_each_phase_begins_with_new_moments(whole):
     for step in MIDDLES:
         moments = checkpoint.load(whole[-1] / f"{step + 1}.pt")["trainer"]["optimizer"]["state"]
-        wanted = set() if PHASES[PLAN.place(step)[0]].name == "redrawing" else {2}
+        wanted = set() if PHASES[PLAN.place(step)[0]].name in ("redrawing", "tempering") else {2}
         assert {int(each["step"]) for each in moments.values()} == wanted
 
 
@@ -303,7 +306,7 @@ def plain(saved):
 @pytest.mark.parametrize("step", MIDDLES, ids=lambda step: PHASES[PLAN.place(step)[0]].title)
 def test_a_run_continued_in_the_middle_of_a_phase_is_an_uninterrupted_one(step, whole):
     name, _, reports, _, folder = whole
-    trainer, end = resumed(name, folder / f"{step}.pt"), min(step + 7, 29)
+    trainer, end = resumed(name, folder / f"{step}.pt"), min(step + 7, 31)
     again = run(trainer, 7)
     assert [(report.step, report.loss, report.solver) for report in again] == [
         (report.step, report.loss, report.solver) for report in reports[step:end]
@@ -336,15 +339,21 @@ def test_completions_drawn_so_far_come_back(whole):
 
 
 def test_the_last_state_is_without_completions(whole):
-    saved = checkpoint.load(whole[-1] / "29.pt")["trainer"]
+    saved = checkpoint.load(whole[-1] / "31.pt")["trainer"]
     assert "completions" not in saved and "drawn" not in saved
-    assert run(resumed(whole[0], whole[-1] / "29.pt")) == []
+    assert run(resumed(whole[0], whole[-1] / "31.pt")) == []
 
 
 @pytest.mark.parametrize(
     "phases",
-    [PHASES[:-1], (Phase("prediction", 4), *PHASES[1:]), on_complete_data(19)],
-    ids=["fewer", "longer", "other"],
+    [
+        PHASES[:-1],
+        PHASES[:-2],
+        (*PHASES, Phase("flow", 2)),
+        (Phase("prediction", 4), *PHASES[1:]),
+        on_complete_data(19),
+    ],
+    ids=["fewer", "without the end", "more", "longer", "other"],
 )
 def test_a_state_of_other_phases_is_refused(phases, whole):
     with pytest.raises(
@@ -352,6 +361,17 @@ def test_a_state_of_other_phases_is_refused(phases, whole):
         match=r"^this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps$",
     ):
         resumed(whole[0], whole[-1] / "5.pt", plan=dataclasses.replace(PLAN, phases=phases))
+
+
+def test_a_run_that_ended_without_it_is_tempered(whole):
+    name, *_, folder = whole
+    saved = checkpoint.load(folder / "29.pt")
+    saved["trainer"]["phases"].pop()
+    trainer = phased(name)
+    trainer.model.load_parts(saved["parts"])
+    trainer.load_state(saved["trainer"])
+    assert [report.phase.name for report in run(trainer)] == ["tempering"] * 2
+    assert differing(plain(trainer.result().parts()), plain(checkpoint.load(folder / "31.pt")["parts"])) == []
 
 
 def test_a_state_from_when_a_phase_had_another_name_goes_on(whole):
@@ -569,6 +589,7 @@ SETTINGS = {
     "accumulate": 1,
     "rounds": 1,
     "redraw": 25,
+    "temper": 3,
     "seed": 3,
 } | dict.fromkeys(("teach", "epochs", "ema", "learning_rate", "teach_masks", "pretrain", "max_steps", "warmup"))
 DIAGONAL = {"_target_": "viscos.posteriors.Diagonal"}
@@ -578,18 +599,18 @@ def settings(teach, matches, hides, **changes):
     return settled(SETTINGS | {"teach": teach} | changes, matches=matches, hides=hides)
 
 
-EM = "prediction flow posterior redrawing flow posterior"
+EM, BOTH = (f"prediction flow posterior redrawing flow posterior{bound} tempering" for bound in ("", " bound"))
 CHOSEN = [
     # matches, hides, teach -> teach, epochs, ema, learning rate, masks, phases
     (True, False, None, "regression", 40, 0.999, 0.005, "any", "flow posterior"),
     (True, False, "none", "none", 40, 0.999, 0.005, "any", ""),
     (True, True, None, "regression", 10, 0.998, 0.003, "own", EM),
-    (True, True, "both", "both", 10, 0.998, 0.003, "own", EM + " bound"),
+    (True, True, "both", "both", 10, 0.998, 0.003, "own", BOTH),
     (False, False, None, "regression", 10, 0, 0.005, "any", "flow posterior"),
     (False, False, "none", "none", 10, 0, 0.005, "any", ""),
     (False, True, None, "bound", 10, 0, 0.005, "own", ""),
     (False, True, "regression", "regression", 10, 0.998, 0.003, "own", EM),
-    (False, True, "both", "both", 10, 0.998, 0.003, "own", EM + " bound"),
+    (False, True, "both", "both", 10, 0.998, 0.003, "own", BOTH),
 ]
 
 
@@ -657,11 +678,16 @@ def test_what_is_set_stays():
 
 def test_the_lengths_of_phases():
     plan = plan_of(settings(None, True, True), 95, True)
-    assert [phase.steps for phase in plan.phases] == [79, 100, 50, 3, 50, 25]  # 10/1.2 passes of 9.5 batches, 10 of 10
+    # 10/1.2 passes of 9.5 batches, 10 of 10
+    assert [phase.steps for phase in plan.phases] == [79, 100, 50, 3, 50, 25, 3]
     plan = plan_of(settings(None, True, True, redraw=10_000, rounds=2), 95, True)
     assert [phase.steps for phase in plan.phases if phase.name == "redrawing"] == [10, 10]
     plan = plan_of(settings(None, True, True, max_steps=6), 95, True)
-    assert [phase.steps for phase in plan.phases] == [6, 6, 3, 3, 3, 2]
-    assert plan.total(95) == 23, "max_steps is of the flow's first phase, and the others follow it"
+    assert [phase.steps for phase in plan.phases] == [6, 6, 3, 3, 3, 2, 3]
+    assert plan.total(95) == 26, "max_steps is of the flow's first phase, and the others follow it"
+    assert plan_of(settings(None, True, True, max_steps=2), 95, True).phases[-1] == Phase("tempering", 2)
+    assert plan_of({k: v for k, v in settings(None, True, True).items() if k != "temper"}, 95, True).phases[
+        -1
+    ].name == ("posterior"), "of a run from before there was one"
     assert [phase.steps for phase in plan_of(settings(None, False, False), 95, False).phases] == [100, 50]
     assert plan_of(settings(None, False, True), 95, True).pretrain == 19

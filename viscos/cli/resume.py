@@ -14,10 +14,11 @@ from viscos.cli.outline import outline
 from viscos.core.errors import InputError
 
 CHANGEABLE = {
-    "train": ("epochs", "max_steps", "allow", "dataset.path", "dataset.root", *runs.MACHINE),
+    "train": ("epochs", "max_steps", "temper", "allow", "dataset.path", "dataset.root", *runs.MACHINE),
     "impute": ("allow", "threads", "device", "devices", "verbosity"),
 }
-"""Settings that a resumed run may change: they do not change what was computed so far.
+"""Settings that a resumed run may change: they do not change what was computed so far. `temper` adds the last phase to
+a run that was trained without it.
 
 With another length, the steps that remain have the learning rates that a run of that length has there. On other
 devices, or in other micro-batches, they are the same but for rounding and the classifier's batch normalisation.

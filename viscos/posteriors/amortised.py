@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +48,8 @@ class Amortised(InferenceNetwork):
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
     second network of the same kind gives mean and scale of every latent, without a pass of the flow. With nothing held
     out there is no prediction then, and no first network. With `components` above 1 it gives a mixture of as many
-    Gaussians (Bishop, 1994), which holds several modes; that is for regression alone.
+    Gaussians (Bishop, 1994), which holds several modes; that is for regression alone. The deviations that it learns
+    count `temperature` times: a flow that learned from its own completions has too little spread, and so has its q.
     """
 
     median: Tensor
@@ -55,6 +58,8 @@ class Amortised(InferenceNetwork):
     precision: Tensor
     spread: Tensor
     places: Tensor
+    temperature: Tensor
+    """τ, a number."""
     network: MLP | Plain | UNet
     reader: MLP | Plain | UNet
 
@@ -86,6 +91,7 @@ class Amortised(InferenceNetwork):
         if regressed:
             self.reader = self._network(2 * c, width, channels)
             self.register_buffer("spread", torch.ones(()))
+            self.register_buffer("temperature", torch.ones(()))
         self.heads = nn.ModuleDict()
         names = ["mean", "log_scale"] if regressed else ["center", "log_scale"]
         for name in names + (["prediction"] if held_out else []):
@@ -159,9 +165,27 @@ class Amortised(InferenceNetwork):
         return torch.where(batch.observed, filled, filled + self._output(features, head))
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
-        return self._read(batch, flow) if self.regressed else self._through(batch, flow)
+        if not self.regressed:
+            return self._through(batch, flow)
+        q = self._read(batch, flow)
+        return replace(q, log_scale=q.log_scale + self.temperature.log())
 
-    def _read(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
+    def set_temperature(self, temperature: float) -> None:
+        self.temperature.fill_(temperature)
+
+    def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:
+        """As any posterior; without the temperature, which the network would learn to undo."""
+        q = self._read(batch, flow) if self.regressed else self(batch, flow)
+        return -q.log_prob(latents[None])[0].sum()
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        if (
+            f"{prefix}spread" in state
+        ):  # all of it, and perhaps from before there was a temperature; not a few parameters
+            state.setdefault(f"{prefix}temperature", torch.ones(()))
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def _read(self, batch: Incomplete, flow: Flow) -> DiagonalGaussian | GaussianMixture:
         """q whose means and scales are outputs of the second network; means from where the flow's skeleton has them."""
         filled = self._fill(batch)
         z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)

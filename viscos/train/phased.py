@@ -16,7 +16,9 @@ from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.masks import any_masks
 from viscos.inference import Completions, Objective, impute
-from viscos.train.completed import ROWS, CompletedData
+from viscos.posteriors import Amortised
+from viscos.posteriors.holdout import hold_out
+from viscos.train.completed import ROWS, CompletedData, verdicts
 from viscos.train.devices import Devices
 from viscos.train.invertible import check_invertible
 from viscos.train.loss import Scalars
@@ -24,6 +26,7 @@ from viscos.train.model import Model
 from viscos.train.noise import noisy
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan
+from viscos.train.tempering import DRAWS, corrected, spread_over_skill
 from viscos.train.trainer import Report, Trainer
 from viscos.train.validation import flow_loss, held_out_error, posterior_loss
 
@@ -37,7 +40,9 @@ class PhasedTrainer(Trainer):
     The M-step is flow matching (or maximum likelihood) on completed items, and the regression of the posterior on pairs
     of completed items, masked afresh, and their latents. The E-step draws completions from the flow's conditional, by
     that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are the
-    inference network's own, which held-out entries teach. A hidden entry is never read: the data hold NaN there.
+    inference network's own, which held-out entries teach; they are means, and so the draws of a few rounds are too
+    alike, which a temperature corrects in the end (`viscos.train.tempering`). A hidden entry is never read: the data
+    hold NaN there.
 
     Each phase has its own optimiser's moments, warm-up and average of the parameters, which the next phase begins with.
     """
@@ -84,7 +89,7 @@ class PhasedTrainer(Trainer):
             number, within = self.plan.place(self.step)
             self._enter(number, within)
             phase = self.plan.phases[number]
-            report = self._redraw(phase, within) if phase.name == "redrawing" else self._learn(number, within)
+            report = self._step_of(phase, number, within)
             report = replace(report, phase=phase, within=within)
             self.step += 1
             report = self._judged(report, within + 1, phase.steps)
@@ -92,6 +97,11 @@ class PhasedTrainer(Trainer):
                 self.certify()
                 epoch_end(self.step // per_epoch)
             after(report)
+
+    def _step_of(self, phase: Phase, number: int, within: int) -> Report:
+        if phase.name == "tempering":
+            return self._temper(number, within)
+        return self._redraw(phase, within) if phase.name == "redrawing" else self._learn(number, within)
 
     def _enter(self, number: int, within: int) -> None:
         """Prepares a phase, at its beginning or in its middle."""
@@ -145,6 +155,8 @@ class PhasedTrainer(Trainer):
 
         An item whose solves have failed so far has a prediction only, a mean, which would teach the flow to blur.
         """
+        if phase.name == "tempering" and self.validation is not None:
+            return self._held_back
         if phase.round == 0:
             return torch.arange(self.items)
         rows = torch.cat([self._chosen(k) for k in range(1, phase.round + 1)]).unique()
@@ -244,30 +256,39 @@ class PhasedTrainer(Trainer):
         if within == 0 and self.validation is not None:
             for part in self._held_back.split(size):
                 self._draw(part, phase.round)
-        done = self._draw(rows, phase.round)
-        solution = done.solution
-        solver = {
-            "evaluations": float(solution.evaluations.mean()),
-            "fallback": float(solution.fallback.double().mean()),
-            "failed": float((~done.ok[0]).double().mean()),
-        }
-        epoch = self.step // self.plan.steps_per_epoch(self.items)
-        return Report(self.step, epoch, {}, solver, self.data.batch(rows))
+        return self._solved({}, self._draw(rows, phase.round), rows)
 
     def _draw(self, rows: Tensor, round: int) -> Completions:
         """Completes items by a draw of the flow each; those whose solve fails keep what they had."""
-        batch, posterior = self.data.batch(rows), self.model.posterior
-        assert posterior is not None
-        done = impute(
-            self.model.flow,
-            posterior,
-            batch.to(self.devices.device),
-            self.objective.solver,
-            seed=generator(self.plan.seed, "redraw", round).initial_seed(),
-            noise=0.0 if self.plan.noise == "uniform" else float(self.plan.noise),
-        )
+        done = self._impute(self.data.batch(rows), generator(self.plan.seed, "redraw", round).initial_seed())
         self.completions.take(rows, done)
         return done
+
+    @torch.no_grad()
+    def _temper(self, number: int, within: int) -> Report:
+        """Corrects the width of the posterior by a batch, of which some observed entries are hidden."""
+        network = self.model.posterior
+        assert isinstance(network, Amortised)
+        rows, g = self._order(self._items, number, within), generator(self.plan.seed, "tempering", self.step)
+        batch = self.data.batch(rows)
+        sparser = hold_out(batch, network.held_out, g, self.data.groups)
+        done = self._impute(sparser, g.initial_seed(), draws=DRAWS)
+        ratio = spread_over_skill(done, batch, sparser)
+        temperature = corrected(float(network.temperature), ratio, within)
+        network.set_temperature(self.devices.gather_rows([temperature])[0][0])  # the same in all processes
+        return self._solved({"spread_over_skill": ratio, "temperature": float(network.temperature)}, done, rows)
+
+    def _impute(self, batch: Incomplete, seed: int, draws: int = 1) -> Completions:
+        noise = 0.0 if self.plan.noise == "uniform" else float(self.plan.noise)
+        flow, posterior = self.model.flow, self.model.posterior
+        assert posterior is not None
+        at = batch.to(self.devices.device)
+        return impute(flow, posterior, at, self.objective.solver, draws=draws, seed=seed, noise=noise)
+
+    def _solved(self, loss: dict[str, float], done: Completions, rows: Tensor) -> Report:
+        """What a step without learning came to."""
+        epoch = self.step // self.plan.steps_per_epoch(self.items)
+        return Report(self.step, epoch, loss, verdicts(done), self.data.batch(rows))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -280,9 +301,13 @@ class PhasedTrainer(Trainer):
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes over what `state` gave; raises `InputError` if that was of another plan."""
+        """Takes over what `state` gave; raises `InputError` if that was of another plan.
+
+        But a run that was to end without being tempered may be tempered.
+        """
         saved = [[_FORMER.get(name, name), steps] for name, steps in state.get("phases", ())]
-        if saved != [[phase.name, phase.steps] for phase in self.plan.phases]:
+        planned = [[phase.name, phase.steps] for phase in self.plan.phases]
+        if planned[: len(saved)] != saved or any(name != "tempering" for name, _ in planned[len(saved) :]):
             raise InputError(
                 "this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps"
             )

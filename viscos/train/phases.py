@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-NAMES = ("prediction", "flow", "posterior", "redrawing", "bound")
+NAMES = ("prediction", "flow", "posterior", "redrawing", "bound", "tempering")
 """`prediction`: held-out entries teach the inference network to predict. `flow`: the flow learns from complete items,
 or from completions. `posterior`: q learns from pairs of masked items and their latents. `redrawing`: completions are
-drawn anew. `bound`: all learn from the bound."""
+drawn anew. `bound`: all learn from the bound. `tempering`: the width of q is corrected."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,14 @@ def on_complete_data(steps: int) -> tuple[Phase, ...]:
 
 
 def on_incomplete_data(
-    steps: int, *, prediction: int, rounds: int, redrawing: int, bound: bool = False
+    steps: int, *, prediction: int, rounds: int, redrawing: int, tempering: int = 0, bound: bool = False
 ) -> tuple[Phase, ...]:
     """Monte-Carlo expectation–maximisation (Wei and Tanner, 1990) after a start from the network's own predictions.
 
     `steps` for the flow at first and half as many in each of the `rounds`, in which `redrawing` batches of items are
     completed anew; the posterior has half of the flow's steps each time, and the bound, if asked for, in the end too.
+    At last as many batches as `tempering` says correct the posterior's width. Completions are drawn without that:
+    wider ones have no better mean, and flows that learn from them take twice the evaluations to be solved.
     """
     half, quarter = math.ceil(steps / 2), math.ceil(steps / 4)
     phases = [Phase("prediction", prediction), Phase("flow", steps), Phase("posterior", half)]
@@ -49,4 +51,6 @@ def on_incomplete_data(
         phases += [Phase("flow", half, 0.5, k), Phase("posterior", quarter, 0.5, k)]
     if bound:
         phases.append(Phase("bound", half, 0.2))
+    if tempering:
+        phases.append(Phase("tempering", tempering))
     return tuple(phases)

@@ -40,7 +40,7 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
     if teach not in ("regression", "both"):
         found["teach_masks"] = "only regression has masks to teach under"
     if not hides or teach == "bound":
-        found |= dict.fromkeys(("rounds", "redraw"), "for regression on data with holes")
+        found |= dict.fromkeys(("rounds", "redraw", "temper"), "for regression on data with holes")
     if not model.holds_out:
         found["pretrain"] = "no held-out entries teach"
     if not hides:
@@ -87,7 +87,7 @@ def of_another_imputer() -> dict[str, str]:
 def of_fitting() -> dict[str, str]:
     """What has no effect on the training of another imputer than a flow, and why."""
     parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")
-    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "classifier", "max_steps")
+    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "temper", "classifier", "max_steps")
     kept = ("validation", "patience", "denoise")
     data = (f"dataset.{name}" for name in ("noise", "augment", "epochs", "learning_rate"))
     return dict.fromkeys((*parts, *phases, *kept, *data), "no flow is trained")

@@ -80,6 +80,7 @@ def trained_on_rows(
     batches = math.ceil(len(data) / cfg["batch_size"])
     steps = min(steps, _PASSES * batches)
     cfg |= {"teach": "regression", "epochs": math.ceil(steps / batches), "max_steps": steps, "seed": seed}
+    cfg["temper"] = 0  # `completing` corrects the spread in the end, by cells that nothing has learnt from
     cfg["dataset"] = passes(cfg["dataset"], len(data), cfg["batch_size"])
     made = _flow(flow, data)
     hides = not bool(data.observed.all())

@@ -1,0 +1,176 @@
+"""The width of draws, corrected by held-out entries: its ratio by brute force, its steps, and what it comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from problems import normal
+from test_phases import PLAN, phased
+from test_train import differing, run, state
+
+from viscos.core.batch import incomplete
+from viscos.core.solution import Solution
+from viscos.data.incomplete import IncompleteData
+from viscos.flows import Bijection, Flow, Whitening
+from viscos.inference import Completions, Objective
+from viscos.posteriors import Amortised
+from viscos.roots import auto
+from viscos.train import PhasedTrainer, Plan
+from viscos.train.model import Model
+from viscos.train.phases import Phase
+from viscos.train.tempering import corrected, spread_over_skill
+
+TEMPERING = dataclasses.replace(PLAN, phases=(Phase("tempering", 3),))
+
+
+def drawn(draws, failed=()):
+    """Completions (K, B, d) of which those numbered in K · B are not solved."""
+    solution = Solution.exact(draws.flatten(0, 1))
+    status = solution.status.clone()
+    status[list(failed)] = 1
+    return Completions(draws, None, dataclasses.replace(solution, status=status))
+
+
+# ---------------------------------------------------------------------------------------------------------------- ratio
+
+
+def test_the_ratio_by_hand():
+    """Two draws 1 and 3 of a truth of 0: s² = 2, over an error of 2² less 2/2."""
+    batch = incomplete(torch.zeros(1, 3), torch.tensor([[True, True, False]]))
+    sparser = incomplete(torch.zeros(1, 3), torch.tensor([[False, True, False]]))
+    done = drawn(torch.tensor([[[1.0, 0.0, 50.0]], [[3.0, 0.0, -90.0]]]))
+    assert spread_over_skill(done, batch, sparser) == pytest.approx(math.sqrt(2 / 3))
+
+
+@pytest.mark.parametrize(("width", "draws"), [(1.0, 2), (1.0, 7), (0.5, 2), (2.0, 4)])
+def test_the_ratio_is_proportional_to_the_width_and_one_for_the_truths_own_law(width, draws):
+    g = torch.Generator().manual_seed(0)
+    truth, centre = torch.randn(4000, 5, generator=g), 3 * torch.randn(4000, 5, generator=g)
+    made = centre + width * torch.randn(draws, 4000, 5, generator=g)
+    batch, sparser = (incomplete(centre + truth, torch.tensor(mask)) for mask in ([True] * 5, [True, *[False] * 4]))
+    ratio = spread_over_skill(drawn(made), batch, sparser)
+    assert ratio == pytest.approx(width, rel=0.03)
+
+
+def test_items_of_which_a_draw_failed_are_left_out():
+    truth, mask = torch.zeros(2, 1), torch.tensor([True])
+    batch, sparser = incomplete(truth, mask), incomplete(truth, ~mask)
+    draws = torch.tensor([[[1.0], [math.nan]], [[3.0], [7.0]]])
+    assert spread_over_skill(drawn(draws, [1]), batch, sparser) == pytest.approx(math.sqrt(2 / 3))
+    assert math.isnan(spread_over_skill(drawn(draws, [0, 1]), batch, sparser)), "nothing is left"
+    assert math.isnan(spread_over_skill(drawn(draws, [1]), batch, batch)), "nothing was held out"
+
+
+@pytest.mark.parametrize("said", [math.nan, math.inf, 0.0])
+def test_a_ratio_that_says_nothing_changes_nothing(said):
+    assert corrected(1.3, said, 0) == 1.3
+
+
+def test_the_temperature_is_the_mean_of_what_batches_want():
+    """Of a ratio that is proportional to it: the geometric mean, whatever it began with."""
+    wanted, temperature = [0.9, 1.4, 1.1, 1.2], 0.7
+    for k, tau in enumerate(wanted):
+        temperature = corrected(temperature, temperature / tau, k)
+        assert math.log(temperature) == pytest.approx(sum(map(math.log, wanted[: k + 1])) / (k + 1))
+
+
+def test_no_batch_makes_it_wild():
+    assert corrected(1.0, 1e-9, 0) == 2.0 and corrected(1.0, 1e9, 0) == 0.5
+
+
+# -------------------------------------------------------------------------------------------------------------- network
+
+
+def network(temperature=None):
+    torch.manual_seed(0)
+    made = Amortised((3,), width=4, held_out=0.0, regressed=True)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    if temperature is not None:
+        made.set_temperature(temperature)
+    return made
+
+
+def test_a_temperature_widens_draws_and_is_not_taught():
+    batch, flow = incomplete(normal(4, 3).float(), torch.tensor([True, False, False])), Flow([Bijection()])
+    one, two = network(), network(1.7)
+    assert torch.allclose(two(batch, flow).log_scale, one(batch, flow).log_scale + math.log(1.7))
+    assert torch.equal(two(batch, flow).mean, one(batch, flow).mean)
+    latents = normal(4, 3, seed=1).float()
+    assert torch.equal(two.teach(batch, latents, flow), one.teach(batch, latents, flow))
+    assert torch.allclose(one.teach(batch, latents, flow), -one(batch, flow).log_prob(latents[None]).sum())
+
+
+def test_a_network_from_before_there_was_a_temperature_has_one_of_one():
+    older = {name: value for name, value in network(1.7).state_dict().items() if name != "temperature"}
+    back = network(1.2)
+    back.load_state_dict(older)
+    assert float(back.temperature) == 1
+    back.load_state_dict(network(1.7).state_dict())
+    assert float(back.temperature) == pytest.approx(1.7)
+    back.load_state_dict({"heads.mean.bias": torch.ones(3)}, strict=False)
+    assert float(back.temperature) == pytest.approx(1.7), "a part of a state leaves the others as they are"
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def test_a_phase_moves_the_temperature_alone_and_reports_it():
+    trainer = phased(plan=TEMPERING)
+    before = state(trainer)
+    reports = run(trainer)
+    assert differing(before, state(trainer)) == ["posterior.temperature"]
+    assert [set(report.loss) for report in reports] == [{"spread_over_skill", "temperature"}] * 3
+    tau = 1.0
+    for k, report in enumerate(reports):
+        tau = corrected(tau, report.loss["spread_over_skill"], k)
+        assert report.loss["temperature"] == pytest.approx(tau)
+    assert len({int(i) for report in reports for i in report.batch.index}) == 20, "each item once"
+
+
+def test_what_is_measured_is_what_was_held_out():
+    """The first ratio, from the trainer's own masks and draws."""
+    trainer, seen = phased(plan=TEMPERING), []
+    made = trainer._impute
+    trainer._impute = lambda batch, seed, draws=1: seen.append((batch, made(batch, seed, draws))) or seen[-1][1]
+    (report, *_) = run(trainer)
+    sparser, done = seen[0]
+    batch = trainer.data.batch(report.batch.index)
+    held = batch.observed & sparser.hidden
+    assert bool(held.any()) and not bool((sparser.observed & batch.hidden).any()) and len(done.draws) == 2
+    first, second, truth = *done.draws[:, held].double(), batch.values[held]
+    skill = ((first - truth) * (second - truth)).sum()  # of two draws: what they have in common is the mean's error
+    assert report.loss["spread_over_skill"] == pytest.approx(
+        float(((first - second).square().sum() / 2 / skill).sqrt())
+    )
+
+
+def test_items_held_back_are_measured_where_there_are_any():
+    first = phased(plan=TEMPERING)
+    trainer = PhasedTrainer(first.model, first.data, first.objective, TEMPERING, held_back=6)
+    for report in run(trainer):
+        assert set(report.batch.index.tolist()) <= set(range(14, 20))
+
+
+def test_a_posterior_that_is_too_narrow_gets_its_width_back():
+    """y ~ N(0, 1) in each entry, under the flow that is the identity, and q of another width."""
+    values = normal(2000, 4, seed=3).float()
+    for width in (0.6, 0.9, 1.5):
+        model = Model(Flow([Whitening((4,))], (4,)), Amortised((4,), width=4, gaussian=False, regressed=True), None)
+        with torch.no_grad():
+            model.posterior.heads["log_scale"].bias.fill_(math.log(width))
+        plan = Plan(1, 250, 1e-3, noise=0.0, phases=(Phase("tempering", 8),))
+        observed = torch.ones(2000, 4, dtype=torch.bool)
+        trainer = PhasedTrainer(model, IncompleteData(values, observed), Objective(auto()), plan)
+        run(trainer)
+        assert float(model.posterior.temperature) * width == pytest.approx(1, abs=0.05)
+
+
+def test_hidden_entries_say_nothing():
+    trainer = phased(plan=TEMPERING)
+    other = phased(plan=TEMPERING, values=torch.where(trainer.data.observed, trainer.data.values, 1e6))
+    assert [report.loss for report in run(trainer)] == [report.loss for report in run(other)]
