@@ -14,7 +14,6 @@ from problems import F64
 
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.tables import Filled
-from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.far_out import far_out
@@ -25,9 +24,6 @@ from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import read_sheet
 from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
-from viscos.imputers import GaussianImputer, MeanImputer
-from viscos.imputers.recentred import RecentredImputer
-from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.holdout import hold_out
 
 NAN = float("nan")
@@ -341,17 +337,6 @@ def test_the_files_of_a_completed_table():
     with open("out/draws_long.csv", newline="") as file:
         long = list(csv.DictReader(file))
     assert len(long) == 3 * 5 and {line["value"] for line in long if line["column"] == "kind"} == {"b", "c"}
-
-
-def test_draws_about_the_completions_of_an_imputer_without_draws():
-    gaussian = Gaussian(torch.zeros(2, dtype=F64), torch.tensor([[1, 0.5], [0.5, 1]], dtype=F64))
-    batch = incomplete(torch.tensor([[2.0, 0], [0, 3]], dtype=F64), torch.tensor([[True, False], [False, False]]))
-    made = RecentredImputer(MeanImputer(torch.tensor([7.0, 9.0], dtype=F64)), GaussianImputer(gaussian))
-    done = made.impute(batch, 2000)
-    assert torch.equal(done.mean(), torch.tensor([[2, 9], [7, 9]], dtype=F64)) and (done.draws[:, 0, 0] == 2).all()
-    torch.testing.assert_close(done.draws.mean(0), done.mean(), atol=0.1, rtol=0)
-    assert done.draws[:, 0, 1].var() == pytest.approx(0.75, rel=0.1)  # of the second, given the first
-    assert done.draws[:, 1].var(0).tolist() == pytest.approx([1, 1], rel=0.1)
 
 
 def test_a_comma_that_would_stand_for_two_things_is_refused():

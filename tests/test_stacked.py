@@ -7,11 +7,13 @@ import pytest
 import torch
 from problems import normal
 
+from viscos.commands import floor
 from viscos.commands.assemble import rows
 from viscos.commands.assemble.plan import started
 from viscos.commands.assemble.rows import completing
 from viscos.core.batch import incomplete
 from viscos.core.choices import description
+from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
@@ -41,6 +43,20 @@ class Constant(Imputer):
         return Completions.exact(filled[None], filled)
 
 
+class Parts:
+    """Imputers by name, of which one is not to be had."""
+
+    def __init__(self, gone: str = "") -> None:
+        self.gone = gone
+
+    def imputer(self, spec):
+        name = spec["_target_"].rpartition(".")[2].removesuffix("Imputer").lower()
+        name = {"neighbours": "knn", "flow": 0}.get(name, name)
+        if name == self.gone:
+            raise InputError("there is no file")
+        return Constant(name)
+
+
 def test_a_table_begins_as_its_gaussian_unless_it_is_said():
     unsaid = description("flow", "continuous")
     for table, start in ((True, "gaussian"), (False, "standardise")):
@@ -58,6 +74,37 @@ def test_each_known_cell_is_left_out_once():
         assert (abs(gone.sum(0) - DATA.observed.sum(0) / 5) < 1).all()
         seen += gone
     assert torch.equal(seen, DATA.observed.long())
+
+
+@pytest.mark.parametrize(
+    ("shares", "weights"),
+    [
+        ({"viscos": 0.5, "gaussian": 0.3, "knn": 0.2}, [0.5, 0.3, 0.2]),
+        ({"viscos": 0.5, "knn": 0.2}, [0.5, 0.2]),
+        ({"gaussian": 0.9}, [0.0, 0.9]),
+        ({}, [0.0]),
+    ],
+)
+def test_the_shares_of_a_run(shares, weights):
+    made = floor.stacked({"best": "knn", "shares": shares, "width": 1.5}, Parts())
+    assert made.weights.tolist() == pytest.approx(weights) and made.width == 1.5
+    assert [imputer.number for imputer in made.imputers] == [
+        0,
+        *(name for name in ("gaussian", "knn") if name in shares),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "weights"),
+    [
+        ({"viscos": 0.5, "gaussian": 0.3, "knn": 0.2}, [0.625, 0.375]),
+        ({"gaussian": 0.6, "knn": 0.2}, [0.0, 0.8]),
+        ({"knn": 0.7}, [0.7]),
+    ],
+)
+def test_shares_of_neighbours_whose_table_is_gone(shares, weights):
+    made = floor.stacked({"best": "knn", "shares": shares}, Parts(gone="knn"))
+    assert made.weights.tolist() == pytest.approx(weights) and made.width == 1
 
 
 def test_a_column_keeps_its_only_cell():

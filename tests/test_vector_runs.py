@@ -137,20 +137,34 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     naive = ((values - centre) / scale)[held]
     assert found["cells"] == held.sum() and found["rmse"]["mean"] == pytest.approx(np.sqrt((naive**2).mean()), rel=1e-4)
     assert found["rmse"]["gaussian"] < found["rmse"]["knn"] < found["rmse"]["mean"]
+    assert found["rmse_of_shares"] <= min(found["rmse"].values()) and 0.5 < found["width"] < 2
+    assert found["failed_cells_left_out"] == 0 and 0 < sum(found["shares"].values()) < 1.0001
     Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n")
     shutil.copytree(table, "run")
     record = figures(table)
-    by = {}
-    for best in ("viscos", "gaussian", "mean"):
-        Path("run/metrics.json").write_text(json.dumps(record | {"floor": found | {"best": best}}))
+
+    def completed(**said):
+        Path("run/metrics.json").write_text(json.dumps(record | {"floor": found | said}))
         capsys.readouterr()
         run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")
-        assert (f"{best} completes tables" in capsys.readouterr().out) == (best != "viscos")
-        by[best] = completions(run)["mean"][0, 0], completions(run)["draws"][:, 0, 0]
-    assert by["mean"][0] == pytest.approx(centre[0], abs=1.5) and len(set(by["mean"][1].tolist())) == 4
+        return completions(run)["mean"][0, 0], completions(run)["draws"][:, 0, 0], capsys.readouterr().out
+
+    assert "tables are completed by" not in completed(best="viscos")[2]
+    flow, draws, said = completed(best="gaussian", shares={"viscos": 1.0}, width=1.0)
+    assert f"tables are completed by 1.00 viscos, RMSE {found['rmse_of_shares']:.4f}, unless imputer=viscos" in said
+    gaussian, moved, _ = completed(best="gaussian", shares={"gaussian": 1.0}, width=2.0)
+    assert draws.std() > 0.1 and (moved - gaussian) == pytest.approx(2 * (draws - flow), abs=1e-4)
     expected = conditional_means(np.array([[0, 2000, -0.3]]), np.array([[False, True, True]]))[0, 0]
-    assert by["gaussian"][1].std() > 0.1 and abs(by["gaussian"][0] - expected) < 1.5
-    assert len({float(mean) for mean, _ in by.values()}) == 3
+    assert abs(gaussian - expected) < 1.5 and abs(gaussian - flow) > 1e-3
+    mean, _, said = completed(best="mean", shares={})
+    assert mean == pytest.approx(centre[0], abs=1e-3) and "completed by 1.00 mean, RMSE" in said
+    mixed, _, said = completed(best="knn", shares={"viscos": 0.5, "gaussian": 0.25})
+    assert "completed by 0.50 viscos + 0.25 gaussian + 0.25 mean, RMSE" in said
+    assert mixed == pytest.approx(0.5 * flow + 0.25 * gaussian + 0.25 * centre[0], abs=1e-3)
+    older = {key: found[key] for key in ("cells", "rmse", "how")} | {"best": "gaussian"}
+    Path("run/metrics.json").write_text(json.dumps(record | {"floor": older}))
+    run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")
+    assert completions(run)["mean"][0, 0] == pytest.approx(gaussian), "a run from before there were shares"
 
 
 def test_a_table_that_moved_is_named_again(table, capsys):

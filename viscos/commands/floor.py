@@ -6,24 +6,23 @@ Those are the cells that the mask of training hid: they are known, and neither t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from viscos.commands.assemble.imputers import FromTraining, Parts, described_by
+from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
-from viscos.imputers import GaussianImputer, Imputer, MeanImputer, NeighboursImputer
-from viscos.imputers.recentred import RecentredImputer
-from viscos.runs.trained import Saved, Trained
+from viscos.imputers.stacked import DRAWS, HeldOut, StackedImputer
 
-FLOW = "viscos"
-SIMPLE = ("mean", "gaussian", "knn")
-"""Imputers that a flow must not be worse than."""
-ROWS, DRAWS = 200, 32
-"""Rows that are completed, the first with such cells, and draws of each."""
+FLOW, MEAN = "viscos", "mean"
+STACKED = (FLOW, "gaussian", "knn")
+"""Imputers that share the mean of a completion; what their shares lack of 1 is that of the columns' means."""
+ROWS = 200
+"""Rows that are completed, the first with such cells."""
 NAME = "floor"
 """Of the entry in the record of a run."""
 
@@ -31,22 +30,28 @@ NAME = "floor"
 def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict[str, Any] | None:
     """The RMSE of each imputer at the known cells of `train`, as the model takes them, that `data` hides.
 
-    None where there are no such cells.
+    And the shares in the mean, and the width of draws, that suit those cells. None where there are none.
     """
-    held = train.known & ~data.observed
-    rows = held.any(1).nonzero().flatten()[:ROWS]
-    if not len(rows):
+    rows = (train.known & ~data.observed).any(1).nonzero().flatten()[:ROWS]
+    known = IncompleteData(train.values[rows], train.known[rows])
+    imputers = [parts.imputer(described_by(name)) for name in STACKED] if len(rows) else []
+    sparser = IncompleteData(data.values[rows], data.observed[rows])
+    found = HeldOut.of(imputers, known, sparser, seed, parts.device) if len(rows) else None
+    if found is None or not len(found.truth):
         return None
-    batch, cells = data.batch(rows).to(parts.device), held[rows]
-    found = {}
-    for name in (FLOW, *SIMPLE):
-        imputer = parts.imputer(described_by(name))
-        with torch.no_grad():
-            mean = imputer.best_mean(batch, DRAWS, seed).mean().cpu().nan_to_num(0)  # a solve that failed: the mean
-        found[name] = float((mean - train.values[rows])[cells].double().square().mean().sqrt())
-    best = min(found, key=lambda name: (found[name], name != FLOW))
-    how = f"RMSE of the mean of {DRAWS} draws, in standard deviations of each column, at cells that training hid"
-    return {"cells": int(cells.sum()), "rmse": found, "best": best, "how": how}
+    weights = found.weights()
+    rmse = dict(zip(STACKED, (found.error(one) for one in torch.eye(len(STACKED))), strict=True))
+    rmse |= {MEAN: found.error(torch.zeros(len(STACKED)))}
+    return {
+        "cells": len(found.truth),
+        "failed_cells_left_out": int((known.observed & ~sparser.observed).sum()) - len(found.truth),
+        "rmse": rmse,
+        "best": min(rmse, key=lambda name: (rmse[name], name != FLOW)),
+        "shares": dict(zip(STACKED, weights.tolist(), strict=True)),
+        "rmse_of_shares": found.error(weights),
+        "width": found.width(weights),
+        "how": f"RMSE of the mean of {DRAWS} draws, in standard deviations of each column, at cells that training hid",
+    }
 
 
 def line(floor: dict[str, Any]) -> str:
@@ -55,7 +60,12 @@ def line(floor: dict[str, Any]) -> str:
     said = f"held-out cells of training ({floor['cells']}): RMSE {errors}"
     if floor["best"] == FLOW:
         return said
-    return f"{said}; {floor['best']} completes tables, unless imputer=viscos is said"
+    shares = _shares(floor)
+    parts = [f"{share:.2f} {name}" for name, share in shares.items() if share >= 0.005]
+    rest = 1 - sum(shares.values())
+    mix = " + ".join([*parts, *([f"{rest:.2f} {MEAN}"] if rest >= 0.005 else [])])
+    error = f", RMSE {floor['rmse_of_shares']:.4f}" if "rmse_of_shares" in floor else ""
+    return f"{said}; tables are completed by {mix}{error}, unless imputer=viscos is said"
 
 
 def of_run(checkpoint: Path) -> dict[str, Any] | None:
@@ -68,17 +78,26 @@ def of_run(checkpoint: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"best", "rmse", "cells"} <= found.keys() else None
 
 
-def simpler(trained: Saved, known: FromTraining) -> Imputer | None:
-    """The imputer that did better than the flow on cells that its training hid, if one did; with draws."""
-    found = of_run(trained.path)
-    if not isinstance(trained, Trained) or found is None or found["best"] == FLOW or trained.gaussian is None:
-        return None
-    spread, best, rmse = GaussianImputer(trained.gaussian), found["best"], found["rmse"]
-    if best == "mean" and known.means is not None:
-        return RecentredImputer(MeanImputer(known.means), spread)
-    try:
-        if best == "knn" and known.data is not None:
-            return RecentredImputer(NeighboursImputer().fit(known.data()), spread)
-    except InputError:  # the table is there no more
-        best = "gaussian" if rmse["gaussian"] < rmse[FLOW] else FLOW
-    return spread if best == "gaussian" else None
+def stacked(found: dict[str, Any], parts: Parts) -> StackedImputer:
+    """What completes as `found` says: the flow's draws about a mean that the imputers share.
+
+    Without nearest neighbours where the table that they are of is there no more: the others have their share, or if
+    they have none the flow.
+    """
+    shares = _shares(found)
+    imputers, weights = [parts.imputer(described_by(FLOW))], [shares[FLOW]]
+    for name in STACKED[1:]:
+        try:
+            imputers += [parts.imputer(described_by(name))] if shares[name] else []
+            weights += [shares[name]] if shares[name] else []
+        except InputError:
+            continue
+    left, total = sum(weights), sum(shares.values())
+    weights = [weight * total / left for weight in weights] if left else [total, *weights[1:]]
+    return StackedImputer(imputers, torch.tensor(weights), found.get("width", 1.0))
+
+
+def _shares(found: Mapping[str, Any]) -> dict[str, float]:
+    """The shares of the imputers by name; a record from before they were measured has all of it with the best one."""
+    shares = found.get("shares", {found["best"]: 1.0})
+    return {name: float(shares.get(name, 0.0)) for name in STACKED}

@@ -204,7 +204,8 @@ def completed(job: Imputing, done: Results) -> Completed:
         return torch.where(observed, values, y.to(values.dtype))
 
     draws = kept(done.draws.draws)
-    mean = kept(done.draws.mean()) if scaling is None else torch.where(observed, values, draws.nanmean(0))
+    known_mean = scaling is None or done.draws.expected is not None  # else that of cells as they are written
+    mean = kept(done.draws.mean()) if known_mean else torch.where(observed, values, draws.nanmean(0))
     before = None if done.before is None else kept(done.before.draws[0])
     said = () if done.diagnosis is None else tuple(done.diagnosis.verdicts())
     return Completed(values, draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, before, said)

@@ -19,7 +19,9 @@ from viscos.inference import Completions
 
 LEVEL = 0.9
 """Of the central intervals that are made to cover as much."""
-_MEAN, _DRAWS, _ROWS = 32, 64, 500
+DRAWS = 32
+"""Of which the mean is compared."""
+_WIDTH_DRAWS, _ROWS = 64, 500
 _NARROW, _WIDE = 0.1, 10.0  # least and most factor of the draws' spread
 
 
@@ -38,8 +40,8 @@ class StackedImputer(Imputer):
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         done = self.imputers[0].impute(batch, draws, seed, purpose)
-        centre = self.imputers[0].best_mean(batch, _MEAN, seed).mean()
-        mean = self._combined(batch, _MEAN, seed, centre)
+        centre = self.imputers[0].best_mean(batch, DRAWS, seed).mean()
+        mean = self._combined(batch, DRAWS, seed, centre)
         moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre))
         return replace(done, draws=moved, latents=None, expected=mean)
 
@@ -72,14 +74,21 @@ class HeldOut:
     """Of the first imputer (draws, cells)."""
 
     @classmethod
-    def of(cls, imputers: Sequence[Imputer], data: IncompleteData, sparser: IncompleteData, seed: int) -> HeldOut:
-        """Those that `data` (N, d) know and `sparser` hides; the imputers were fitted to the latter."""
+    def of(
+        cls,
+        imputers: Sequence[Imputer],
+        data: IncompleteData,
+        sparser: IncompleteData,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> HeldOut:
+        """Those that `data` (N, d) know and `sparser` hides; the imputers were fitted to the latter, on a device."""
         held = data.observed & ~sparser.observed
         found = []
         for rows in held.any(1).nonzero().flatten().split(_ROWS):
-            batch, cells = sparser.batch(rows), held[rows]
-            means = [imputer.best_mean(batch, _MEAN, seed).mean()[cells] for imputer in imputers]
-            drawn = imputers[0].impute(batch, _DRAWS, seed, "held out").draws[:, cells]
+            batch, cells = sparser.batch(rows).to(device), held[rows]
+            means = [imputer.best_mean(batch, DRAWS, seed).mean().cpu()[cells] for imputer in imputers]
+            drawn = imputers[0].impute(batch, _WIDTH_DRAWS, seed, "held out").draws.cpu()[:, cells]
             found.append((data.values[rows][cells], torch.stack(means, -1), drawn))
         truth, means_, draws = zip(*found, strict=True)
         return cls(torch.cat(truth), torch.cat(means_), torch.cat(draws, 1))._finite()
@@ -93,6 +102,10 @@ class HeldOut:
     def _finite(self) -> HeldOut:
         ok = self.means.isfinite().all(1) & self.draws.isfinite().any(0)
         return HeldOut(self.truth[ok], self.means[ok], self.draws[:, ok])
+
+    def error(self, weights: Tensor) -> float:
+        """The RMSE of a mean that the imputers share."""
+        return float((self.means @ weights - self.truth).double().square().mean().sqrt())
 
     def weights(self) -> Tensor:
         """The convex combination of means, and of 0, with the least squared error (imputers,), as in stacked regression

@@ -165,10 +165,9 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     objective = objective_of(cfg["solver"], cfg["lad"])
     subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL
     by: Choice | Imputer
-    if (simple := _simpler(cfg, trained, items)) is not None:
-        by, idle = simple, of_another_imputer()
-        found = floor.of_run(trained.path)
-        data = replace(data, notes=(*data.notes, floor.line(found))) if found else data
+    if (found := _floor(cfg, trained, items)) is not None:
+        by, idle = floor.stacked(found, _parts(cfg, trained, objective, device)), of_another_imputer()
+        data = replace(data, notes=(*data.notes, floor.line(found)))
     elif is_model(subject) and isinstance(trained, Trained):
         by, idle = _choice(cfg, trained, data)
     else:
@@ -195,13 +194,14 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     )
 
 
-def _simpler(cfg: dict[str, Any], trained: Saved, items: Items) -> Imputer | None:
-    """What completes a table better than the run's flow does, if something does and nothing was asked for."""
+def _floor(cfg: dict[str, Any], trained: Saved, items: Items) -> dict[str, Any] | None:
+    """What was measured of simpler imputers, if one does better on tables than the flow, and nothing was asked for."""
     asked = Asked(cfg["posterior"], cfg["partition"], cfg["steps"], cfg["start"])
     left_open = cfg.get("imputer") is None and cfg.get("flow") is None and cfg["refine"] is None
-    if items.rows is None or not left_open or asked.fit or not asked.open:
+    if items.rows is None or not left_open or asked.fit or not asked.open or not isinstance(trained, Trained):
         return None
-    return floor.simpler(trained, from_training(trained))
+    found = floor.of_run(trained.path)
+    return None if found is None or found["best"] == floor.FLOW else found
 
 
 def _choice(cfg: dict[str, Any], trained: Trained, data: Data) -> tuple[Choice, dict[str, str]]:
@@ -218,12 +218,16 @@ def _imputer(
     cfg: dict[str, Any], trained: Trained | Fitted, subject: dict[str, Any], objective: Objective, device: torch.device
 ) -> Imputer:
     """The imputer that `subject` describes: the run's own, or another by its flow or fitted to its training data."""
-    model = trained.model if isinstance(trained, Trained) else None
-    check(subject, None if model is None else model.flow)
+    check(subject, trained.model.flow if isinstance(trained, Trained) else None)
     if isinstance(trained, Fitted) and subject == trained.cfg["imputer"]:
         return trained.imputer
-    noise = noise_of(trained, cfg["denoise"])
-    return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device).imputer(subject)
+    return _parts(cfg, trained, objective, device).imputer(subject)
+
+
+def _parts(cfg: dict[str, Any], trained: Saved, objective: Objective, device: torch.device) -> Parts:
+    """What imputers are made of."""
+    model, noise = trained.model if isinstance(trained, Trained) else None, noise_of(trained, cfg["denoise"])
+    return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device)
 
 
 def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
