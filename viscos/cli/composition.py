@@ -90,7 +90,8 @@ def one_by_one(settings: HydraConf) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+        unknown = message.startswith("unrecognized arguments")
+        raise InputError(message + "; settings are written key=value, without dashes" * unknown)
 
 
 def ordered(arguments: list[str]) -> list[str]:
@@ -220,13 +221,23 @@ def explained(command: str, error: Exception) -> str:
 
 
 def _unknown(command: str, key: str) -> str:
+    """What can be done about a setting that there is not, or that only other choices of its part have."""
     page = outline(command)
-    known = [item.name for item in (*page.options, *page.parts)]
+    known: dict[str, list[str]] = {item.name: [] for item in (*page.options, *page.parts)}
     for part in page.parts:
-        known += [f"{part.name}.{name}" for choice in choices(part.name) for name in settings(part.name, choice)]
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near and near[0] != key else ""
-    return " ".join(f"there is no option {key!r} here; {hint} `viscos {command} --help` lists them".split())
+        for choice in choices(part.name):
+            for name in settings(part.name, choice):
+                known.setdefault(f"{part.name}.{name}", []).append(f"{part.name}={choice}")
+    if known.get(key):
+        return f"there is no option {key!r} here; it is one of {', '.join(known[key])}"
+    prefix, dot, name = key.rpartition(".")
+    prefix += dot
+    beside = [each.removeprefix(prefix) for each in known if dot and each.startswith(prefix)]
+    near = difflib.get_close_matches(name, beside, n=1) if beside else difflib.get_close_matches(key, known, n=1)
+    meant = [prefix * bool(beside) + each for each in near]
+    hint = f"did you mean {meant[0]!r}?" if meant and meant[0] != key else ""
+    shown = "--cfg job" if beside else "--help"
+    return " ".join(f"there is no option {key!r} here; {hint} `viscos {command} {shown}` lists them".split())
 
 
 def _needed(command: str, key: str) -> str:

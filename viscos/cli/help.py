@@ -124,7 +124,7 @@ def _parts(parts: tuple[Option, ...]) -> list[str]:
     lines = ["Parts; each is one of several choices, * is the default:"]
     for part in parts:
         lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
-    return [*lines, "", f"A part's own settings are written with a dot: {_dotted(parts)}.", ""]
+    return [*lines, "", f"A part's own settings are written with a dot: {_dotted(parts)}; --cfg job prints them.", ""]
 
 
 def _figures() -> tuple[tuple[str, str], ...]:

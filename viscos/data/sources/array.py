@@ -50,7 +50,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             loaded = np.load(file, allow_pickle=False)
             return dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {path.stem: loaded}
     except Exception as error:  # a damaged file fails in many ways
-        raise InputError(f"{path} cannot be read as an array file: {' '.join(str(error).split())}") from error
+        # What is no array file at all, numpy takes for a pickle.
+        why = "it is neither .npy nor .npz, or holds objects; write numbers by numpy.save or numpy.savez"
+        why = why if "pickle" in str(error) else " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read as an array file: {why}") from error
 
 
 def find(arrays: dict[str, np.ndarray], names: tuple[str, ...], path: Path, what: str = "images") -> str:

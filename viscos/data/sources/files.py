@@ -18,6 +18,7 @@ from viscos.core.typed import typed
 from viscos.data.images import Images, check_unit_range
 from viscos.data.sources.array import IMAGES, as_unit, find, read_arrays
 from viscos.data.sources.pictures import PICTURES, Picture, open_picture, pictures_under
+from viscos.data.sources.table import TABLES
 from viscos.data.windows import Size, Window, covering
 
 MaskOf = Callable[[str, Path, Size], Tensor | None]
@@ -127,7 +128,9 @@ def _pictures(path: Path) -> list[Path] | None:
     if path.suffix.lower() in PICTURES:
         return [path]
     if path.suffix.lower() not in (".npy", ".npz"):
-        raise InputError(f"{str(path)!r} is not .npy, .npz, a picture or a folder of pictures")
+        table = path.suffix.lower() in TABLES
+        remedy = "; this run is of images: a table wants a run of `viscos train dataset=table`" if table else ""
+        raise InputError(f"{str(path)!r} is not .npy, .npz, a picture or a folder of pictures{remedy}")
     return None
 
 
