@@ -337,6 +337,12 @@ def test_the_paper_says_nothing_of_other_data():
     assert not any(row.of_paper for table in tables.tables(records.read(["runs"])) for row in table.rows)
 
 
+def test_a_table_without_a_number_is_left_out():
+    put("runs", a=changed(RECORD, dataset="digits", fid={}))
+    keys = [table.spec.key for table in tables.tables(records.read(["runs"]))]
+    assert "rmse" in keys and "fid" not in keys
+
+
 REFUSED = [
     (
         changed(RECORD, seed=1, mask_hash="1", files={"dataset.path": "cd"}),

@@ -38,8 +38,6 @@ class Measure:
     of_truth: bool = False
     """Whether the complete items have one too."""
     note: str = ""
-    optional: bool = False
-    """Whether a table of it is left out if no record has it."""
 
 
 MEAN = Kind("mean", "viscos, posterior mean")
@@ -84,7 +82,6 @@ ENERGY = Measure(
     "lower",
     4,
     of="draws",
-    optional=True,
 )
 SPREAD_SKILL = Measure(
     "spread_skill",
@@ -92,7 +89,6 @@ SPREAD_SKILL = Measure(
     "nearer to 1",
     3,
     of="draws",
-    optional=True,
 )
 COVERAGE = Measure(
     "coverage",
@@ -101,7 +97,6 @@ COVERAGE = Measure(
     3,
     of="draws",
     note="Ends count as inside, so that right draws of pixels that are often exactly 0 cover more.",
-    optional=True,
 )
 MEASURES = (ACCURACY, ACCURACY_COMPLETE, FID, RMSE, ENERGY, SPREAD_SKILL, COVERAGE)
 """What there are tables of, in their order."""

@@ -60,12 +60,15 @@ class Table:
 
 
 def tables(records: list[Record]) -> tuple[Table, ...]:
-    """The tables of `records`, which must agree (`records.read`); the paper's rows where the data are the paper's."""
+    """The tables of `records`, which must agree (`records.read`); the paper's rows where the data are the paper's.
+
+    A table without a number is left out, as one of FIDs is where the data have none.
+    """
     paper = paper_numbers()
     of_paper = all(record.content["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
     found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in MEASURES]
-    return tuple(t for t in found if not t.spec.optional or any(any(row.cells) for row in t.rows))
+    return tuple(table for table in found if any(any(row.cells) for row in table.rows))
 
 
 def _of(spec: Measure, records: list[Record]) -> Measure:
