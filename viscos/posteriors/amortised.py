@@ -174,7 +174,7 @@ class Amortised(InferenceNetwork):
         self.temperature.fill_(temperature)
 
     def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:
-        """As any posterior; without the temperature, which the network would learn to undo."""
+        """The loss of any posterior, without the temperature, which the network would learn to undo."""
         q = self._read(batch, flow) if self.regressed else self(batch, flow)
         return -q.log_prob(latents[None])[0].sum()
 
