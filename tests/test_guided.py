@@ -135,7 +135,7 @@ def test_refusals(kind):
         kind(Flow([Affine((D,))], (D,)))
     mixing = continuous((D,), start="gaussian")
     assert isinstance(mixing.layers[0], Whitening)
-    with pytest.raises(InputError, match=r"take flow\.start=standardise"):
+    with pytest.raises(InputError, match=r"train with flow\.start=standardise"):
         kind(mixing)
     with pytest.raises(InputError, match=kind.name):
         kind(exact(), steps=0)

@@ -41,7 +41,9 @@ class Denoiser:
         self.velocity, self.passes = flow.velocity, 0
         self.first = [layer for layer in flow.layers if isinstance(layer, Affine)]
         if not all(isinstance(layer, (Affine, IntegratorStep)) for layer in flow.layers):
-            raise InputError("this imputer needs a flow trained with flow.start=standardise: a first layer by entries")
+            raise InputError(
+                "this imputer needs a first layer that acts entry by entry: train with flow.start=standardise"
+            )
 
     def standardise(self, y: Tensor) -> Tensor:
         """u of data (B, …); NaN stays where it is."""
