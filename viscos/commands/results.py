@@ -204,8 +204,11 @@ def completed(job: Imputing, done: Results) -> Completed:
         return torch.where(observed, values, y.to(values.dtype))
 
     draws = kept(done.draws.draws)
-    known_mean = scaling is None or done.draws.expected is not None  # else that of cells as they are written
-    mean = kept(done.draws.mean()) if known_mean else torch.where(observed, values, draws.nanmean(0))
+    mean = kept(done.draws.mean())
+    if scaling is not None:
+        drawn = draws.nanmean(0)  # of a table's cells as they are written; NaN where no draw was solved
+        mean = drawn if done.draws.expected is None else torch.where(drawn.isnan(), drawn, mean)
+        mean = torch.where(observed, values, mean)
     before = None if done.before is None else kept(done.before.draws[0])
     said = () if done.diagnosis is None else tuple(done.diagnosis.verdicts())
     return Completed(values, draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, before, said)
