@@ -121,7 +121,11 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
         "solver": done.draws.solution.record(),
         "fit_seconds": round(done.fit_seconds, 1),
         "draw_seconds": round(done.draw_seconds, 2),
-        **(_of_fit(job, done) if job.imputer is None else {}),
+        **(
+            _of_fit(job, done)
+            if job.imputer is None
+            else {"imputer": {"name": job.imputer.name, **job.imputer.about()}}
+        ),
         **_measured(job, done),
         **_cost(job, done),
         "noise_taken_off": job.noise,

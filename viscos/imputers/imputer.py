@@ -59,6 +59,10 @@ class Imputer:
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes over what `state` gave, of an imputer that was made alike; {}: nothing is learnt yet."""
 
+    def about(self) -> dict[str, Any]:
+        """What a record of its completions says of it beside its name; plain."""
+        return {}
+
     def to(self, device: torch.device | str) -> Imputer:
         """Learns and computes on `device`, if it computes by networks; returns itself."""
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,10 @@ class StackedImputer(Imputer):
     def __init__(self, imputers: Sequence[Imputer], weights: Tensor, width: float) -> None:
         self.imputers, self.weights, self.width = tuple(imputers), weights, width
         self.mean, self.draw = self.imputers[0].mean, self.imputers[0].draw
+
+    def about(self) -> dict[str, Any]:
+        names = [imputer.name for imputer in self.imputers]
+        return {"shares": dict(zip(names, self.weights.tolist(), strict=True)), "width": self.width}
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         done = self.imputers[0].impute(batch, draws, seed, purpose)
