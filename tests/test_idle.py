@@ -64,6 +64,12 @@ def test_another_network_than_the_runs_is_refused(trained, capsys):
     assert main([*run, "posterior=amortised", "posterior.width=4"]) == 0, "what it has may be said"
 
 
+def test_a_run_whose_phases_would_be_others_is_refused_in_words(trained, capsys):
+    says = "lengths are settled when it begins; leave out epochs, max_steps, temper"
+    for other in ("temper=0", "max_steps=1"):
+        assert says in refused(capsys, "train", f"resume={trained}", other)
+
+
 def test_settings_of_a_fit_without_one_are_said(trained, capsys):
     run = ("impute", f"checkpoint={trained}", *IMPUTE)
     assert main([*run, "learning_rate=0.1", "lad=clade", "posterior.reflections=3"]) == 0

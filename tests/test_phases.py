@@ -358,7 +358,8 @@ def test_the_last_state_is_without_completions(whole):
 def test_a_state_of_other_phases_is_refused(phases, whole):
     with pytest.raises(
         InputError,
-        match=r"^this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps$",
+        match=r"^this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps, "
+        "temper$",
     ):
         resumed(whole[0], whole[-1] / "5.pt", plan=dataclasses.replace(PLAN, phases=phases))
 

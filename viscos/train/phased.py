@@ -309,7 +309,8 @@ class PhasedTrainer(Trainer):
         planned = [[phase.name, phase.steps] for phase in self.plan.phases]
         if planned[: len(saved)] != saved or any(name != "tempering" for name, _ in planned[len(saved) :]):
             raise InputError(
-                "this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps"
+                "this run is trained in phases, whose lengths are settled when it begins; leave out epochs, max_steps, "
+                "temper"
             )
         super().load_state(state)
         if "drawn" in state:

@@ -199,6 +199,8 @@ def trainer_of(
     if state is not None:
         try:
             trainer.load_state(state["trainer"])
+        except InputError:  # which is a ValueError, and says more
+            raise
         except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"the checkpoint's state of the training is none ({type(error).__name__}); it may have been edited"
