@@ -19,6 +19,8 @@ from viscos.inference import Completions, Objective
 from viscos.posteriors import Amortised
 from viscos.roots import auto
 from viscos.train import PhasedTrainer, Plan
+from viscos.train import phased as phases_of_training
+from viscos.train.devices import OneDevice
 from viscos.train.model import Model
 from viscos.train.phases import Phase
 from viscos.train.tempering import corrected, spread_over_skill
@@ -154,6 +156,25 @@ def test_items_held_back_are_measured_where_there_are_any():
     trainer = PhasedTrainer(first.model, first.data, first.objective, TEMPERING, held_back=6)
     for report in run(trainer):
         assert set(report.batch.index.tolist()) <= set(range(14, 20))
+
+
+def test_draws_are_compared_on_the_device_that_drew_them(monkeypatch):
+    """The training data stay on the CPU; the draws here are on a device that no tensor of the CPU goes with."""
+    trainer, compared = phased(plan=TEMPERING), []
+    trainer.devices = OneDevice(torch.device("meta"))
+
+    def drawn_there(batch, seed, draws):
+        solved = Solution.exact(torch.zeros(draws * len(batch)))
+        return Completions(torch.zeros(draws, *batch.values.shape, device="meta"), None, solved)
+
+    def spread(done, batch, sparser):
+        compared.append({done.draws.device, *(v.device for b in (batch, sparser) for v in (b.values, b.observed))})
+        return 1.0
+
+    monkeypatch.setattr(trainer, "_impute", drawn_there)
+    monkeypatch.setattr(phases_of_training, "spread_over_skill", spread)
+    run(trainer)
+    assert compared == [{torch.device("meta")}] * 3
 
 
 def test_a_posterior_that_is_too_narrow_gets_its_width_back():

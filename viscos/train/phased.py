@@ -270,7 +270,7 @@ class PhasedTrainer(Trainer):
         network = self.model.posterior
         assert isinstance(network, Amortised)
         rows, g = self._order(self._items, number, within), generator(self.plan.seed, "tempering", self.step)
-        batch = self.data.batch(rows)
+        batch = self.data.batch(rows).to(self.devices.device)
         sparser = hold_out(batch, network.held_out, g, self.data.groups)
         done = self._impute(sparser, g.initial_seed(), draws=DRAWS)
         ratio = spread_over_skill(done, batch, sparser)
