@@ -18,9 +18,10 @@ from viscos.core.rng import generator
 from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.layers.whitening import Whitening
-from viscos.imputers import Imputer
+from viscos.imputers import Cost, Imputer, NeighboursImputer
 from viscos.imputers.stacked import HeldOut, StackedImputer, folds
 from viscos.inference import Completions
+from viscos.runs import checkpoint
 
 NAN = float("nan")
 RNG = np.random.default_rng(0)
@@ -187,6 +188,48 @@ def test_what_has_no_share_harms_nothing_and_what_failed_is_said():
         assert stack.impute(batch, 3).ok.tolist() == [[False] + 39 * [True]] * 3, "its draws are the first imputer's"
     idle = StackedImputer([Constant(1.0), None], torch.tensor([1.0, 0.0]), 1.0)
     assert (idle.best_mean(batch, 2).mean()[batch.hidden] == 1).all()
+
+
+def test_a_draw_without_a_centre_to_be_placed_about_has_failed():
+    class Centreless(Failing):
+        impute = Constant.impute
+
+    batch = incomplete(VALUES, DATA.observed)
+    done = StackedImputer([Centreless(1.0)], torch.tensor([1.0]), 1.0).impute(batch, 3)
+    assert Centreless(1.0).impute(batch, 3).ok.all() and done.ok.tolist() == [[False] + 39 * [True]] * 3
+
+
+def test_what_the_centre_takes_is_counted():
+    class Costly(Constant):
+        passes = 7
+
+        def impute(self, batch, draws=1, seed=0, purpose="item"):
+            return self._at(2.0 + batch.index, super().impute(batch, draws, seed, purpose))
+
+        def best_mean(self, batch, draws, seed=0):
+            return self._at(10.0 + batch.index, super().best_mean(batch, draws, seed))
+
+        def _at(self, cost, done):
+            return replace(done, solution=replace(done.solution, evaluations=cost.repeat(len(done.draws))))
+
+    stack, batch = StackedImputer([Costly(1.0)], torch.tensor([1.0]), 1.0), incomplete(VALUES, DATA.observed)
+    cost, done = Cost.of(stack), stack.impute(batch, 4)
+    spent = done.solution.evaluations.view(4, -1).sum(0)
+    assert spent.tolist() == [4 * (2 + item) + 10 + item for item in range(40)]
+    cost.add(done, 1.0)
+    assert cost.record()["network_passes_an_item"] == pytest.approx(7 * float(spent.mean()))
+
+
+def test_a_batch_counts_as_finished_by_the_same_shares_and_imputers_alone():
+    neighbours = NeighboursImputer().fit(DATA)
+
+    def digest(weight, width, other):
+        return checkpoint.digest(StackedImputer([Constant(1.0), other], torch.tensor([1, weight]), width).state())
+
+    same = digest(0.5, 2.0, neighbours)
+    assert same == digest(0.5, 2.0, NeighboursImputer().fit(DATA))
+    others = digest(0.4, 2.0, neighbours), digest(0.5, 1.0, neighbours)
+    assert len({same, *others, digest(0.5, 2.0, NeighboursImputer().fit(DATA.first(30)))}) == 4
 
 
 def test_a_cell_of_which_one_draw_failed_counts_for_the_width():

@@ -37,7 +37,11 @@ class StackedImputer(Imputer):
 
     def __init__(self, imputers: Sequence[Imputer], weights: Tensor, width: float) -> None:
         self.imputers, self.weights, self.width = tuple(imputers), weights, width
-        self.mean, self.draw = self.imputers[0].mean, self.imputers[0].draw
+        self.mean, self.draw, self.passes = self.imputers[0].mean, self.imputers[0].draw, self.imputers[0].passes
+
+    def state(self) -> dict[str, Any]:
+        parts = [imputer.state() for imputer in self.imputers]
+        return {"weights": self.weights, "width": self.width, "imputers": parts}
 
     def about(self) -> dict[str, Any]:
         names = [imputer.name for imputer in self.imputers]
@@ -45,10 +49,18 @@ class StackedImputer(Imputer):
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         done = self.imputers[0].impute(batch, draws, seed, purpose)
-        centre = self.imputers[0].best_mean(batch, DRAWS, seed).mean()
+        about = self.imputers[0].best_mean(batch, DRAWS, seed)
+        centre = about.mean()
         mean = self._combined(batch, DRAWS, seed, centre)
         moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre))
-        return replace(done, draws=moved, latents=None, expected=mean)
+        solution = done.solution
+        # A draw may be solved where none of those were that the centre is of: then it cannot be placed.
+        failed = solution.converged & moved.isnan().flatten(2).any(2).flatten()
+        status = torch.where(failed, int(Status.STALLED), solution.status)
+        spent = about.solution.evaluations.view(len(about.draws), -1).sum(0) / len(done.draws)
+        evaluations = solution.evaluations + spent.repeat(len(done.draws))
+        solution = replace(solution, status=status, evaluations=evaluations)
+        return replace(done, draws=moved, latents=None, expected=mean, solution=solution)
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
         mean = self._combined(batch, draws, seed)
