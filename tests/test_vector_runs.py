@@ -146,13 +146,14 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     def completed(**said):
         Path("run/metrics.json").write_text(json.dumps(record | {"floor": found | said}))
         capsys.readouterr()
-        run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")
+        run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0", "solver=auto")
         return completions(run)["mean"][0, 0], completions(run)["draws"][:, 0, 0], capsys.readouterr().out
 
     assert "tables are completed by" not in completed(best="viscos")[2]
     flow, draws, said = completed(best="gaussian", shares={"viscos": 1.0}, width=1.0)
     assert f"tables are completed by 1.00 viscos, RMSE {found['rmse_of_shares']:.4f}, unless imputer=viscos" in said
-    gaussian, moved, _ = completed(best="gaussian", shares={"gaussian": 1.0}, width=2.0)
+    gaussian, moved, said = completed(best="gaussian", shares={"gaussian": 1.0}, width=2.0)
+    assert "without effect here: proposals (another imputer completes)\n" in said, "the solver is that of the draws"
     assert draws.std() > 0.1 and (moved - gaussian) == pytest.approx(2 * (draws - flow), abs=1e-4)
     expected = conditional_means(np.array([[0, 2000, -0.3]]), np.array([[False, True, True]]))[0, 0]
     assert abs(gaussian - expected) < 1.5 and abs(gaussian - flow) > 1e-3

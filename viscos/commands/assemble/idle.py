@@ -84,6 +84,11 @@ def of_another_imputer() -> dict[str, str]:
     return dict.fromkeys(names, "another imputer completes")
 
 
+def of_shares() -> dict[str, str]:
+    """The same where draws of the flow are moved to a mean that imputers share."""
+    return {name: why for name, why in of_another_imputer().items() if name != "solver"}
+
+
 def of_fitting() -> dict[str, str]:
     """What has no effect on the training of another imputer than a flow, and why."""
     parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")

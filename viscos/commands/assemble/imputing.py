@@ -13,7 +13,7 @@ from viscos.commands import floor
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
-from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, of_input, said
+from viscos.commands.assemble.idle import apart, of_another_imputer, of_completing, of_input, of_shares, said
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
@@ -166,7 +166,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL
     by: Choice | Imputer
     if (found := _floor(cfg, trained, items)) is not None:
-        by, idle = floor.stacked(found, _parts(cfg, trained, objective, device)), of_another_imputer()
+        by, idle = floor.stacked(found, _parts(cfg, trained, objective, device)), of_shares()
         data = replace(data, notes=(*data.notes, floor.line(found)))
     elif is_model(subject) and isinstance(trained, Trained):
         by, idle = _choice(cfg, trained, data)
