@@ -6,6 +6,7 @@ import csv
 import math
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from problems import F64
 
 from viscos.commands.assemble.masks import Masks
+from viscos.commands.results import Results, completed
 from viscos.commands.tables import Filled
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
@@ -24,6 +26,7 @@ from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import read_sheet
 from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
+from viscos.inference import Completions
 from viscos.posteriors.holdout import hold_out
 
 NAN = float("nan")
@@ -264,6 +267,21 @@ def test_completions_are_values_that_a_column_may_have():
     assert all(torch.equal(a, b) for a, b in zip(again.cells(far), (settled, moved), strict=True))
     old = {key: value for key, value in scaling.state().items() if key in ("columns", "center", "scale", "constant")}
     assert torch.equal(Scaling.from_state(old).cells(far)[0], Scaling.from_state(old).restore(far))
+
+
+def test_a_mean_that_is_known_is_no_whole_number():
+    scheme = Scheme((Column("n", whole=True), Column("x")))
+    numbers = torch.tensor([[0.0, 1], [4, 3], [NAN, 2]], dtype=F64)
+    data = Vectors("t", numbers, None, 0, columns=scheme.entries, scheme=scheme)
+    scaling, observed = fit_scaling(data, data.known), data.known
+    draws, mean = (scaling.standardise(torch.where(observed, numbers, n)) for n in (1.2, 1.4))
+    nothing = torch.zeros(3)
+    done = Results(Completions.exact(draws[None], mean), nothing, None, None, nothing, 0.0, 0.0)
+    job = SimpleNamespace(
+        items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
+    )
+    found = completed(job, done)
+    assert found.mean[2].tolist() == pytest.approx([1.4, 2]) and found.draws[0, 2].tolist() == [1, 2]
 
 
 def test_a_table_that_was_trained_on_before_there_were_categories_is_read_on():

@@ -203,12 +203,12 @@ def completed(job: Imputing, done: Results) -> Completed:
     if scaling is not None:
         values, known, observed = scaling.scheme.decode(values), scaling.known(known), scaling.known(observed)
 
-    def kept(y: Tensor) -> Tensor:
-        y = y.cpu() if scaling is None else scaling.cells(y)[0]
+    def kept(y: Tensor, rounded: bool = True) -> Tensor:
+        y = y.cpu() if scaling is None else scaling.cells(y, rounded)[0]
         return torch.where(observed, values, y.to(values.dtype))
 
     draws = kept(done.draws.draws)
-    mean = kept(done.draws.mean())
+    mean = kept(done.draws.mean(), rounded=False)
     if scaling is not None:
         drawn = draws.nanmean(0)  # of a table's cells as they are written; NaN where no draw was solved
         mean = drawn if done.draws.expected is None else torch.where(drawn.isnan(), drawn, mean)

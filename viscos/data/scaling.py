@@ -91,13 +91,14 @@ class Scaling:
         """Values (…, d) of the model in the columns' own units, float64."""
         return values.double().cpu() * self.scale + self.center
 
-    def cells(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def cells(self, values: Tensor, rounded: bool = True) -> tuple[Tensor, Tensor]:
         """Values (…, d) of the model as numbers that the columns may have (…, columns), float64; and which were moved.
 
-        Categories by their number and whole numbers are the nearest, and all are moved into the column's range.
+        Categories by their number and whole numbers are the nearest, and all are moved into the column's range. Means
+        of whole numbers, which are none, are not to be `rounded`.
         """
         found = self.scheme.decode(self.restore(values))
-        whole = torch.tensor([column.whole for column in self.scheme.columns])
+        whole = torch.tensor([column.whole and rounded for column in self.scheme.columns])
         found = torch.where(whole, found.round(), found)
         if self.low is None or self.high is None:
             return found, torch.zeros_like(found, dtype=torch.bool)
