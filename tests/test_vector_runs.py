@@ -20,6 +20,7 @@ import viscos.report
 from viscos.cli import main
 from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
+from viscos.inference.conditional import Conditional
 from viscos.report.density import conditional_density
 from viscos.runs.trained import load as load_trained
 
@@ -169,6 +170,17 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     Path("run/metrics.json").write_text(json.dumps(record | {"floor": older}))
     run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")
     assert completions(run)["mean"][0, 0] == pytest.approx(gaussian), "a run from before there were shares"
+
+
+def test_holes_of_the_check_that_cannot_be_solved_for_end_no_run(table, monkeypatch):
+    """One row is completed once more, and its block is singular."""
+    usual = Conditional.conditioning
+    monkeypatch.setattr(
+        Conditional, "conditioning", lambda each: usual(each) if len(each.batch) > 1 else torch.tensor([math.inf])
+    )
+    Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n-0.31,4,1900\n-0.29,6,2100\n")
+    words = ("impute", f"checkpoint={table}", "input=mine.csv", "threads=1", "draws=2", "steps=1", "samples=1")
+    assert figures(ran(*words))["check"]["rows"] == 1
 
 
 def test_a_table_that_moved_is_named_again(table, capsys):

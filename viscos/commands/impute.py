@@ -237,7 +237,8 @@ def _fit(each: Pass, conditional: Conditional, log: Log | None, first: int) -> N
 
         with warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always", UserWarning)  # torch and others warn of what is no matter of a fit
-            conditional.fit(steps, learning_rate=job.learning_rate, samples=job.samples, progress=after)
+            rate, samples, singular = job.learning_rate, job.samples, not each.refuses
+            conditional.fit(steps, learning_rate=rate, samples=samples, progress=after, singular=singular)
     for remark in remarks:
         print(f"warning: {remark.message}", flush=True)
 

@@ -82,6 +82,7 @@ class Conditional(Approximation):
         samples: int = 8,
         decay: bool = True,
         progress: bool | Progress = False,
+        singular: bool = False,
     ) -> Conditional:
         """Maximises the bound by Adam: `samples` draws of each item a step (the paper: 500 steps, 1e-2, 8 draws).
 
@@ -91,7 +92,8 @@ class Conditional(Approximation):
         the rate falls to zero along a cosine. With `progress` there is a bar, in terminals and notebooks; if it is a
         function, that is called after each step with its number and what it measured, `bound` too when it was looked
         at. Warns if the bound was still rising in the end, if more than a few per cent of the draws fail, and if the
-        sign of det G^HH changes over the draws. Calling `fit` again goes on from the posterior as it stands. Returns
+        sign of det G^HH changes over the draws. With `singular`, what `conditioning` says is no reason to refuse: draws
+        that cannot be solved for count as failed. Calling `fit` again goes on from the posterior as it stands. Returns
         itself.
 
         An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
@@ -101,7 +103,8 @@ class Conditional(Approximation):
             raise InputError(
                 f"fit needs steps ≥ 0, samples ≥ 1 and learning_rate > 0, got {steps}, {samples} and {learning_rate}"
             )
-        refuse_singular(self.conditioning(), self.partition)
+        if not singular:
+            refuse_singular(self.conditioning(), self.partition)
         if steps == 0:
             return self
         if isinstance(self.posterior, InferenceNetwork):
