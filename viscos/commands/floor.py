@@ -68,11 +68,14 @@ def line(floor: dict[str, Any]) -> str:
     return f"{said}; tables are completed by {mix}{error}, unless imputer=viscos is said"
 
 
-def of_run(checkpoint: Path) -> dict[str, Any] | None:
-    """What was measured at the end of the training that left this checkpoint, if it was."""
+def of_run(checkpoint: Path, steps: int | None) -> dict[str, Any] | None:
+    """What was measured at the end of the training that left this checkpoint, if it was.
+
+    A run that goes on has a checkpoint of other `steps` than its record, until that is written anew.
+    """
     try:
         record = json.loads((checkpoint.parent / "metrics.json").read_text(encoding="utf-8"))
-        found: dict[str, Any] | None = record.get(NAME)
+        found: dict[str, Any] | None = record.get(NAME) if record.get("steps") == steps else None
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, dict) and {"best", "rmse", "cells"} <= found.keys() else None
