@@ -11,6 +11,7 @@ from problems import ARCHITECTURES, F64, KINDS, OWN, PLANE, data, exact, flow_na
 
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows import Bijection, Flow
+from viscos.flows.families.continuous.links import StepLinks
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.inference.partition import maxvol
 from viscos.roots import Anderson, Fallback, LatentEquation, Path, anderson, auto, path
@@ -144,6 +145,19 @@ def test_nothing_hidden_and_everything_hidden(name, parallel):
     found = solver.solve(equation, equation.start())
     assert found.converged.all()
     assert torch.allclose(found.value, flow.to_data(equation.x).value, atol=1e-5)
+
+
+def test_states_are_evaluated_in_parts(monkeypatch):
+    flow, equation = problem("continuous, image", batch=5)
+    links, calls = flow.links(equation.y), []
+    states = links.start(equation.y, equation.x, equation.hidden)[:, :-1]
+    at_once = links.values(states)
+    together = StepLinks._together
+    monkeypatch.setattr(StepLinks, "_together", lambda self, z: calls.append(len(z)) or together(self, z))
+    for entries, parts in ((1, [1] * 5), (2 * states[0, -len(links.steps) :].numel(), [2, 2, 1])):
+        monkeypatch.setattr("viscos.flows.families.continuous.links._TOGETHER", entries)
+        calls.clear()
+        assert torch.allclose(links.values(states), at_once, atol=1e-12) and calls == parts
 
 
 def test_a_flow_of_one_piece_is_left_to_anderson():
