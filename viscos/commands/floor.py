@@ -16,7 +16,7 @@ from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
-from viscos.imputers.stacked import DRAWS, HeldOut, StackedImputer
+from viscos.imputers.stacked import DRAWS, LEAST, HeldOut, StackedImputer
 
 FLOW, MEAN = "viscos", "mean"
 STACKED = (FLOW, "gaussian", "knn")
@@ -30,14 +30,14 @@ NAME = "floor"
 def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict[str, Any] | None:
     """The RMSE of each imputer at the known cells of `train`, as the model takes them, that `data` hides.
 
-    And the shares in the mean, and the width of draws, that suit those cells. None where there are none.
+    And the shares in the mean, and the width of draws, that suit those cells. None where there are fewer than 20.
     """
     rows = (train.known & ~data.observed).any(1).nonzero().flatten()[:ROWS]
     known = IncompleteData(train.values[rows], train.known[rows])
     imputers = [parts.imputer(described_by(name)) for name in STACKED] if len(rows) else []
     sparser = IncompleteData(data.values[rows], data.observed[rows])
     found = HeldOut.of(imputers, known, sparser, seed, parts.device) if len(rows) else None
-    if found is None or not len(found.truth):
+    if found is None or len(found.truth) < LEAST:
         return None
     weights = found.weights()
     rmse = dict(zip(STACKED, (found.error(one) for one in torch.eye(len(STACKED))), strict=True))

@@ -22,6 +22,8 @@ LEVEL = 0.9
 """Of the central intervals that are made to cover as much."""
 DRAWS = 32
 """Of which the mean is compared."""
+LEAST = 20
+"""Held-out cells below which nothing is fitted to them."""
 _WIDTH_DRAWS, _ROWS = 64, 500
 _NARROW, _WIDE = 0.1, 10.0  # least and most factor of the draws' spread
 

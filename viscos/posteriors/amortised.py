@@ -179,9 +179,7 @@ class Amortised(InferenceNetwork):
         return -q.log_prob(latents[None])[0].sum()
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        if (
-            f"{prefix}spread" in state
-        ):  # all of it, and perhaps from before there was a temperature; not a few parameters
+        if f"{prefix}spread" in state:  # all of a network, not a few parameters; perhaps from before it had one
             state.setdefault(f"{prefix}temperature", torch.ones(()))
         super()._load_from_state_dict(state, prefix, *rest)
 

@@ -22,7 +22,7 @@ from viscos.core.progress import bar
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Flow
 from viscos.imputers import FlowImputer, GaussianImputer, Imputer, NeighboursImputer
-from viscos.imputers.stacked import HeldOut, StackedImputer, folds
+from viscos.imputers.stacked import LEAST, HeldOut, StackedImputer, folds
 from viscos.linear.gaussian import Gaussian
 from viscos.train import Report, Trainer
 from viscos.train.devices import OneDevice
@@ -30,8 +30,8 @@ from viscos.train.model import Model
 
 _PASSES = 60
 """Most passes over the rows in a phase: a few rows are learnt by heart else."""
-_FEW, _LEAST = 1000, 20
-"""Known cells below which each is held out once, by a training of its own for each fifth; and below which none is."""
+_FEW = 1000
+"""Known cells below which each is held out once, by a training of its own for each fifth; below `LEAST`, none is."""
 
 
 def completing(
@@ -45,7 +45,7 @@ def completing(
     """
     cells = int(data.observed.sum())
     few = cells < _FEW
-    count = 0 if cells < _LEAST or not calibrate else 5 if few else 1
+    count = 0 if cells < LEAST or not calibrate else 5 if few else 1
     each = islice(folds(data, 0.2 if few else 0.1, seed), count)
     fewer = [sparser for sparser in each if not torch.equal(sparser.observed, data.observed)]
     parts = []
