@@ -165,7 +165,7 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     assert mean == pytest.approx(centre[0], abs=1e-3) and "completed by 1.00 mean, RMSE" in said
     mixed, _, said = completed(best="knn", shares={"viscos": 0.5, "gaussian": 0.25})
     (last, *_) = sorted(Path("outputs/impute").iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)
-    about = {"name": "stacked", "shares": {"viscos": 0.5, "gaussian": 0.25}, "width": found["width"]}
+    about = {"name": "shares", "shares": {"viscos": 0.5, "gaussian": 0.25}, "width": found["width"]}
     assert figures(last)["imputer"] == about
     assert "completed by 0.50 viscos + 0.25 gaussian + 0.25 mean, RMSE" in said
     assert mixed == pytest.approx(0.5 * flow + 0.25 * gaussian + 0.25 * centre[0], abs=1e-3)

@@ -35,7 +35,7 @@ class StackedImputer(Imputer):
     `weights` (imputers,) are ≥ 0; what lacks of a sum of 1 is that of the columns' mean, 0 in standardised units.
     """
 
-    name, label = "stacked", "several imputers, weighted"
+    name, label = "shares", "several imputers, in shares"
 
     def __init__(self, imputers: Sequence[Imputer], weights: Tensor, width: float) -> None:
         self.imputers, self.weights, self.width = tuple(imputers), weights, width
