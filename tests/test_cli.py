@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from hydra.plugins.sweeper import Sweeper
 import viscos.report.figures.drawings
 from viscos import runs
 from viscos.cli import app, help, main, shell, words
-from viscos.cli.outline import COMMANDS, choices, outline
+from viscos.cli.outline import COMMANDS, choices, outline, overlays
 from viscos.core import choices as choices_of
 from viscos.core.build import build
 from viscos.core.errors import InputError
@@ -512,6 +513,31 @@ def test_masks_of_examples_hide_a_part_of_digits(line):
     }
     made = build({key: int(value) if str(value).isdigit() else value for key, value in settings.items()}, Mask)
     assert 0 < made((1, 8, 8), 1, 0, "test").float().mean() < 1
+
+
+@pytest.mark.parametrize("part", [part.name for part in outline("train").parts if not overlays(part.name)])
+def test_help_explains_every_setting_of_every_choice(part, capsys):
+    for choice in choices(part):
+        assert main(["train", f"{part}={choice}", "--help"]) == 0
+        page = capsys.readouterr().out
+        assert max(map(len, page.splitlines())) <= 120, page
+        told = dict(re.findall(r"^  ([\w.]+)=\S.*?  +(\S.*)$", page, re.M))
+        assert set(told) == leaves(part, choices_of.description(part, choice)), choice
+
+
+def leaves(name, value):
+    """The settings below a description, by their full names; what says its kind is none."""
+    if not isinstance(value, dict):
+        return {name}
+    return {leaf for key in value if key not in ("_target_", "name") for leaf in leaves(f"{name}.{key}", value[key])}
+
+
+def test_help_of_several_choices_and_of_none(capsys):
+    assert main(["train", "--help", "dataset=mnist", "flow=glow", "seed=1"]) == 0
+    mnist, glow = capsys.readouterr().out.split("\n\n")
+    assert mnist.startswith("dataset=mnist\n28 × 28 digits\n  dataset.") and glow.startswith("flow=glow\n")
+    assert main(["train", "--help", "flow=nothing"]) == 0
+    assert capsys.readouterr().out == help.command("train") + "\n"
 
 
 def test_help_is_a_page_without_trailing_blanks():

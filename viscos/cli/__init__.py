@@ -57,7 +57,7 @@ def _dispatch(first: str, rest: list[str]) -> int:
 
 def _command(command: str, arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
-        print(help.command(command))
+        print(help.command(command, arguments))
         return 0
     from viscos.cli import app, resume
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from viscos.cli.outline import COMMANDS, Option, choices, outline
+from collections.abc import Iterable
+
+from viscos.cli.outline import COMMANDS, Option, choices, explained, outline, overlays
 from viscos.cli.words import figure, figures
 
 _EXAMPLES = {
@@ -72,7 +74,7 @@ _FLAGS = (
     ("--cfg job", "print every setting with its value, and stop"),
     ("--multirun, -m", "run once for each of the values that commas separate"),
     ("--hydra-help", "flags of Hydra, which composes the settings"),
-    ("--help, -h", "this page"),
+    ("--help, -h", "this page; with a part, as flow=glow, its settings"),
 )
 
 
@@ -105,9 +107,12 @@ def overview() -> str:
     )
 
 
-def command(name: str) -> str:
-    """The page of `viscos <name> --help`."""
+def command(name: str, arguments: Iterable[str] = ()) -> str:
+    """The page of `viscos <name> --help`; with choices of parts among the arguments, what these can be set to."""
     page = outline(name)
+    chosen = [(part.name, word) for part in page.parts for word in _chosen(part.name, arguments)]
+    if chosen:
+        return "\n\n".join(_settings(*each) for each in chosen)
     lines = [page.about, "", f"Usage: viscos {name} [key=value ...]", ""]
     lines += ["Examples:", _table(_EXAMPLES[name]), ""]
     lines += ["Options, with their defaults:", _table(tuple(_row(option) for option in page.options)), ""]
@@ -120,11 +125,24 @@ def command(name: str) -> str:
     return "\n".join(lines)
 
 
+def _chosen(part: str, arguments: Iterable[str]) -> list[str]:
+    words = [word.partition("=")[2] for word in arguments if word.partition("=")[0] == part]
+    return [word for word in words if word in choices(part) and not overlays(part)]
+
+
+def _settings(part: str, choice: str) -> str:
+    """What a choice of a part is, and its settings."""
+    rows = tuple(_row(option) for option in explained(part, choice))
+    return f"{part}={choice}\n{choices(part)[choice]}\n" + (_table(rows) if rows else "  nothing to be set")
+
+
 def _parts(parts: tuple[Option, ...]) -> list[str]:
     lines = ["Parts; each is one of several choices, * is the default:"]
     for part in parts:
         lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
-    return [*lines, "", f"A part's own settings are written with a dot: {_dotted(parts)}; --cfg job prints them.", ""]
+    shown = "flow=continuous" if any(part.name == "flow" for part in parts) else "mask=center8"
+    how = f"A part's own settings are written with a dot: {_dotted(parts)}; {shown} --help explains them."
+    return [*lines, "", how, ""]
 
 
 def _figures() -> tuple[tuple[str, str], ...]:

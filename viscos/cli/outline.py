@@ -25,6 +25,7 @@ COMMANDS = {
 
 _PART = re.compile(r"^  - (\w+): (\w+)  # (.+)$", re.MULTILINE)
 _OPTION = re.compile(r"^(\w+): (.+?)  # (.+)$", re.MULTILINE)
+_SETTING = re.compile(r"^(  )?(\w+):(?: (.+?))?  # (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,16 @@ def choices(part: str) -> dict[str, str]:
 def overlays(part: str) -> bool:
     """Whether the choices of a part set options beside it, and leave no settings of its own."""
     return all("# @package _global_" in text(part, choice) for choice in choices(part))
+
+
+@cache
+def explained(part: str, choice: str) -> tuple[Option, ...]:
+    """The settings that a choice of a part brings, by their full names."""
+    found, above = list[Option](), ""
+    for inner, name, default, meaning in _SETTING.findall(text(part, choice)):
+        above = above if inner else name
+        found += [Option(f"{part}.{above}.{name}" if inner else f"{part}.{name}", default, meaning)] if default else []
+    return tuple(found)
 
 
 @cache
