@@ -91,6 +91,8 @@ def test_settings_of_another_way_of_training_are_said(capsys):
     )
     (run,) = Path("outputs/train").iterdir()
     assert "given" not in (run / "config.yaml").read_text() and "given" not in (run / "metrics.json").read_text()
+    assert main(["train", f"resume={run}", "temper=2"]) == 0
+    assert idle(capsys) == "temper (for regression on data with holes)", "also when a run goes on"
     assert main([*words, "missing=0", "teach=none", "lad=clade", "posterior.width=8", "pretrain=1"]) == 0
     assert idle(capsys) == (
         "lad (only the bound has its gradient), posterior.width (teach=none trains no inference network), "

@@ -41,12 +41,13 @@ def run(command: str, path: str, arguments: list[str]) -> int:
         raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
     # What the run's own file allows counts for nothing: it may be somebody else's.
     changes = _changes(command, arguments)
+    given = tuple(changes)
     place = {key.partition(".")[2]: changes.pop(key) for key in tuple(changes) if key.startswith("dataset.")}
     cfg = cfg | {"allow": None} | changes | {"resume": str(folder)}
     if place:
         cfg["dataset"] = cfg["dataset"] | place
     try:
-        execute(command, cfg, str(folder))
+        execute(command, cfg, str(folder), given=given)
     except Exception as error:
         return messages.report(f"viscos {command}", error)
     return 0
