@@ -9,6 +9,11 @@ from viscos.inference import Completions
 
 DRAWS = 2
 """Of each item. Of right draws any number is as wide as it is off, so it is better to have more items."""
+_SHARE = 0.5
+"""Of the way, in logarithms, from the width that was taught to the one at which draws spread as they err: a latent that
+is widened spreads its completion where it should not, too. On 64 digits of MNIST at 80 and at 90 % missing the energy
+score was least about a temperature of 1.1, half of the way, where the mean of infinitely many draws is as good as
+before; all of the way both were worse than at 1."""
 _LEAST, _MOST = 0.5, 2.0
 
 
@@ -33,10 +38,10 @@ def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete)
 def corrected(temperature: float, ratio: float, measured: int) -> float:
     """The temperature τ after one more ratio of spread to skill at the present one, which is number `measured`, from 0.
 
-    A ratio that is proportional to τ wants log τ − log ratio; the mean of what the batches want so far is
-    stochastic approximation with a gain of 1, 1/2, 1/3, … (Robbins and Monro, 1951). A ratio that is 0 or no number
-    says nothing.
+    A ratio that is proportional to τ is 1 at τ / ratio. It goes half of the way there, and is the geometric mean of where
+    the batches so far would have it. A ratio that is 0 or no number says nothing.
     """
     if not (math.isfinite(ratio) and ratio > 0):
         return temperature
-    return min(max(temperature * ratio ** (-1 / (measured + 1)), _LEAST), _MOST)
+    gain, aim = 1 / (measured + 1), (temperature / ratio) ** _SHARE
+    return min(max(temperature ** (1 - gain) * aim**gain, _LEAST), _MOST)
