@@ -38,8 +38,8 @@ def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete)
 def corrected(temperature: float, ratio: float, measured: int) -> float:
     """The temperature τ after one more ratio of spread to skill at the present one, which is number `measured`, from 0.
 
-    A ratio that is proportional to τ is 1 at τ / ratio. It goes half of the way there, and is the geometric mean of where
-    the batches so far would have it. A ratio that is 0 or no number says nothing.
+    A ratio that is proportional to τ is 1 at τ / ratio. The temperature goes half of the way there, or to the geometric
+    mean of such aims of the batches so far. A ratio that is 0 or no number says nothing.
     """
     if not (math.isfinite(ratio) and ratio > 0):
         return temperature
