@@ -687,8 +687,5 @@ def test_the_lengths_of_phases():
     assert [phase.steps for phase in plan.phases] == [6, 6, 3, 3, 3, 2, 3]
     assert plan.total(95) == 26, "max_steps is of the flow's first phase, and the others follow it"
     assert plan_of(settings(None, True, True, max_steps=2), 95, True).phases[-1] == Phase("tempering", 2)
-    assert plan_of({k: v for k, v in settings(None, True, True).items() if k != "temper"}, 95, True).phases[
-        -1
-    ].name == ("posterior"), "of a run from before there was one"
     assert [phase.steps for phase in plan_of(settings(None, False, False), 95, False).phases] == [100, 50]
     assert plan_of(settings(None, False, True), 95, True).pretrain == 19

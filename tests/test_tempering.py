@@ -16,7 +16,7 @@ from viscos.core.solution import Solution
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Bijection, Flow, Whitening
 from viscos.inference import Completions, Objective
-from viscos.posteriors import Amortised
+from viscos.posteriors import Amortised, InferenceNetwork
 from viscos.roots import auto
 from viscos.train import PhasedTrainer, Plan
 from viscos.train import phased as phases_of_training
@@ -189,6 +189,16 @@ def test_a_posterior_that_is_too_narrow_gets_half_of_its_width_back():
         trainer = PhasedTrainer(model, IncompleteData(values, observed), Objective(auto()), plan)
         run(trainer)
         assert float(model.posterior.temperature) == pytest.approx(width**-0.5, rel=0.04)
+
+
+def test_a_network_of_ones_own_is_left_as_it_is():
+    class Own(InferenceNetwork):
+        regressed = True
+
+    first = phased(plan=dataclasses.replace(PLAN, phases=(Phase("flow", 2), Phase("tempering", 3))))
+    model = Model(first.model.flow, Own(), None)
+    trainer = PhasedTrainer(model, first.data, first.objective, first.plan)
+    assert trainer.plan.phases == (Phase("flow", 2),) and trainer.total == 2
 
 
 def test_hidden_entries_say_nothing():

@@ -5,6 +5,7 @@ Those are the cells that the mask of training hid: they are known, and neither t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,17 +35,20 @@ def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict
     """
     rows = (train.known & ~data.observed).any(1).nonzero().flatten()[:ROWS]
     known = IncompleteData(train.values[rows], train.known[rows])
-    imputers = [parts.imputer(described_by(name)) for name in STACKED] if len(rows) else []
     sparser = IncompleteData(data.values[rows], data.observed[rows])
-    found = HeldOut.of(imputers, known, sparser, seed, parts.device) if len(rows) else None
-    if found is None or len(found.truth) < LEAST:
+    cells = int((known.observed & ~sparser.observed).sum())
+    if cells < LEAST:
+        return None
+    imputers = [parts.imputer(described_by(name)) for name in STACKED]
+    found = HeldOut.of(imputers, known, sparser, seed, parts.device)
+    if len(found.truth) < LEAST:
         return None
     weights = found.weights()
     rmse = dict(zip(STACKED, (found.error(one) for one in torch.eye(len(STACKED))), strict=True))
     rmse |= {MEAN: found.error(torch.zeros(len(STACKED)))}
     return {
         "cells": len(found.truth),
-        "failed_cells_left_out": int((known.observed & ~sparser.observed).sum()) - len(found.truth),
+        "failed_cells_left_out": cells - len(found.truth),
         "rmse": rmse,
         "best": min(rmse, key=lambda name: (rmse[name], name != FLOW)),
         "shares": dict(zip(STACKED, weights.tolist(), strict=True)),
@@ -89,12 +93,10 @@ def stacked(found: dict[str, Any], parts: Parts) -> StackedImputer:
     """
     shares = _shares(found)
     imputers, weights = [parts.imputer(described_by(FLOW))], [shares[FLOW]]
-    for name in STACKED[1:]:
-        try:
-            imputers += [parts.imputer(described_by(name))] if shares[name] else []
-            weights += [shares[name]] if shares[name] else []
-        except InputError:
-            continue
+    for name in (name for name in STACKED[1:] if shares[name]):
+        with contextlib.suppress(InputError):
+            imputers.append(parts.imputer(described_by(name)))
+            weights.append(shares[name])
     left, total = sum(weights), sum(shares.values())
     weights = [weight * total / left for weight in weights] if left else [total, *weights[1:]]
     return StackedImputer(imputers, torch.tensor(weights), found.get("width", 1.0))

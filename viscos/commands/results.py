@@ -121,11 +121,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
         "solver": done.draws.solution.record(),
         "fit_seconds": round(done.fit_seconds, 1),
         "draw_seconds": round(done.draw_seconds, 2),
-        **(
-            _of_fit(job, done)
-            if job.imputer is None
-            else {"imputer": {"name": job.imputer.name, **job.imputer.about()}}
-        ),
+        **(_of_fit(job, done) if job.imputer is None else _of_imputer(job.imputer)),
         **_measured(job, done),
         **_cost(job, done),
         "noise_taken_off": job.noise,
@@ -139,6 +135,10 @@ def _cost(job: Imputing, done: Results) -> dict[str, Any]:
     cost = Cost(FlowImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
     cost.add(done.draws, done.fit_seconds + done.draw_seconds)
     return {"cost": {cost.name: cost.record()}}
+
+
+def _of_imputer(imputer: Imputer) -> dict[str, Any]:
+    return {"imputer": {"name": imputer.name, **imputer.about()}}
 
 
 def _of_fit(job: Imputing, done: Results) -> dict[str, Any]:

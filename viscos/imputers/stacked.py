@@ -13,7 +13,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.rng import generator
-from viscos.core.solution import Status
+from viscos.core.solution import Solution, Status
 from viscos.data.incomplete import IncompleteData
 from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
@@ -51,18 +51,10 @@ class StackedImputer(Imputer):
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         done = self.imputers[0].impute(batch, draws, seed, purpose)
-        about = self.imputers[0].best_mean(batch, DRAWS, seed)
-        centre = about.mean()
-        mean = self._combined(batch, DRAWS, seed, centre)
-        moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre))
-        solution = done.solution
-        # A draw may be solved where none of those were that the centre is of: then it cannot be placed.
-        failed = solution.converged & moved.isnan().flatten(2).any(2).flatten()
-        status = torch.where(failed, int(Status.STALLED), solution.status)
-        spent = about.solution.evaluations.view(len(about.draws), -1).sum(0) / len(done.draws)
-        evaluations = solution.evaluations + spent.repeat(len(done.draws))
-        solution = replace(solution, status=status, evaluations=evaluations)
-        return replace(done, draws=moved, latents=None, expected=mean, solution=solution)
+        centre = self.imputers[0].best_mean(batch, DRAWS, seed)
+        mean = self._combined(batch, DRAWS, seed, centre.mean())
+        moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre.mean()))
+        return replace(done, draws=moved, latents=None, expected=mean, solution=_placed(done, centre, moved))
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
         mean = self._combined(batch, draws, seed)
@@ -79,6 +71,18 @@ class StackedImputer(Imputer):
                 known = k == 0 and first is not None
                 total = total + weight * (first if known else imputer.best_mean(batch, draws, seed).mean())
         return torch.where(batch.observed, batch.values, total)
+
+
+def _placed(done: Completions, centre: Completions, moved: Tensor) -> Solution:
+    """The verdicts on draws that were `moved`, with what the `centre` took of each item, shared among its draws.
+
+    A draw may be solved where none of those were that the centre is the mean of: then it cannot be placed.
+    """
+    solution, draws = done.solution, len(done.draws)
+    failed = solution.converged & moved.isnan().flatten(2).any(2).flatten()
+    spent = centre.solution.evaluations.view(len(centre.draws), -1).sum(0) / draws
+    status = torch.where(failed, int(Status.STALLED), solution.status)
+    return replace(solution, status=status, evaluations=solution.evaluations + spent.repeat(draws))
 
 
 @dataclass(frozen=True)

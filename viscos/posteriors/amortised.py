@@ -171,6 +171,7 @@ class Amortised(InferenceNetwork):
         return replace(q, log_scale=q.log_scale + self.temperature.log())
 
     def set_temperature(self, temperature: float) -> None:
+        """Makes the deviations of q as many times as wide as those that it was taught."""
         self.temperature.fill_(temperature)
 
     def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:

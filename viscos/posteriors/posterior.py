@@ -47,10 +47,6 @@ class Posterior(nn.Module):
         """
         raise InputError("this posterior has no prediction of its own; take the mean of its draws")
 
-    def set_temperature(self, temperature: float) -> None:
-        """Makes the deviations of q as many times as wide as those that it was taught; 1 at first."""
-        raise NotImplementedError
-
     def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:
         """−log q(x^H | y^O) of `latents` (B, …) in nats, summed over the items: a loss for the posterior.
 

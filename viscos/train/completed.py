@@ -48,16 +48,6 @@ class CompletedData:
         self.drawn[rows[ok]] = True
 
 
-def verdicts(done: Completions) -> dict[str, float]:
-    """What the solves of draws came to: means over the draws."""
-    solution = done.solution
-    return {
-        "evaluations": float(solution.evaluations.mean()),
-        "fallback": float(solution.fallback.double().mean()),
-        "failed": float((~done.ok).double().mean()),
-    }
-
-
 def _sane(values: Tensor) -> Tensor:
     """The values, those of images within the range that pixels have."""
     return values.clamp(0, 1) if values.dim() == 4 else values

@@ -18,7 +18,7 @@ from viscos.data.masks import any_masks
 from viscos.inference import Completions, Objective, impute
 from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import hold_out
-from viscos.train.completed import ROWS, CompletedData, verdicts
+from viscos.train.completed import ROWS, CompletedData
 from viscos.train.devices import Devices
 from viscos.train.invertible import check_invertible
 from viscos.train.loss import Scalars
@@ -31,6 +31,7 @@ from viscos.train.trainer import Report, Trainer
 from viscos.train.validation import flow_loss, held_out_error, posterior_loss
 
 _FORMER = {"completing": "prediction"}  # names of phases in older checkpoints
+_VERDICTS = ("evaluations", "fallback", "failed")  # of solves, in a report
 _LATENTS = 10_000  # items whose latents teach the posterior in one phase
 
 
@@ -56,6 +57,8 @@ class PhasedTrainer(Trainer):
         devices: Devices | None = None,
         held_back: int = 0,
     ) -> None:
+        if not isinstance(model.posterior, Amortised):  # a network of one's own has no temperature
+            plan = replace(plan, phases=tuple(phase for phase in plan.phases if phase.name != "tempering"))
         super().__init__(model, data, objective, plan, devices, held_back)
         self.completions = CompletedData(data)
         self.completed, self.drawn = self.completions.values, self.completions.drawn
@@ -270,7 +273,7 @@ class PhasedTrainer(Trainer):
         network = self.model.posterior
         assert isinstance(network, Amortised)
         rows, g = self._order(self._items, number, within), generator(self.plan.seed, "tempering", self.step)
-        batch = self.data.batch(rows).to(self.devices.device)
+        batch = self.data.batch(rows).to(self.devices.device)  # where its draws are, which are compared with it
         sparser = hold_out(batch, network.held_out, g, self.data.groups)
         done = self._impute(sparser, g.initial_seed(), draws=DRAWS)
         ratio = spread_over_skill(done, batch, sparser)
@@ -288,7 +291,9 @@ class PhasedTrainer(Trainer):
     def _solved(self, loss: dict[str, float], done: Completions, rows: Tensor) -> Report:
         """What a step without learning came to."""
         epoch = self.step // self.plan.steps_per_epoch(self.items)
-        return Report(self.step, epoch, loss, verdicts(done), self.data.batch(rows))
+        record = done.solution.record().items()
+        solver = {key: float(value) for key, value in record if key in _VERDICTS and value is not None}
+        return Report(self.step, epoch, loss, solver, self.data.batch(rows))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ def on_incomplete_data(
 
     `steps` for the flow at first and half as many in each of the `rounds`, in which `redrawing` batches of items are
     completed anew; the posterior has half of the flow's steps each time, and the bound, if asked for, in the end too.
-    At last as many batches as `tempering` says correct the posterior's width. Completions are drawn without that:
-    wider ones have no better mean, and flows that learn from them take twice the evaluations to be solved.
+    At last as many batches as `tempering` says correct the posterior's width. Completions are drawn without that: to
+    temper in every round was tried, and its completions were harder to solve for and no better.
     """
     half, quarter = math.ceil(steps / 2), math.ceil(steps / 4)
     phases = [Phase("prediction", prediction), Phase("flow", steps), Phase("posterior", half)]

@@ -11,10 +11,10 @@ DRAWS = 2
 """Of each item. Of right draws any number is as wide as it is off, so it is better to have more items."""
 _SHARE = 0.5
 """Of the way, in logarithms, from the width that was taught to the one at which draws spread as they err: a latent that
-is widened spreads its completion where it should not, too. On 64 digits of MNIST at 80 and at 90 % missing the energy
-score was least about a temperature of 1.1, half of the way, where the mean of infinitely many draws is as good as
-before; all of the way both were worse than at 1."""
-_LEAST, _MOST = 0.5, 2.0
+is widened spreads its completion where it should not, too. Of 64 training digits of MNIST, four draws each, the energy
+score at a temperature of 1.1 was lower than at 1 by 0.009 ± 0.013 (80 % missing) and 0.038 ± 0.024 (90 %), and at 1.2
+higher by 0.012 ± 0.015 and 0.025 ± 0.031; the mean of infinitely many draws is as good at 1.1 as at 1, worse at 1.2."""
+_LEAST, _MOST = 0.5, 2.0  # temperatures
 
 
 def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete) -> float:

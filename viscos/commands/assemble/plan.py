@@ -122,6 +122,6 @@ def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: b
         prediction=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
         rounds=cfg["rounds"],
         redrawing=min(math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]), cfg["max_steps"] or math.inf),
-        tempering=min(cfg.get("temper", 0), cfg["max_steps"] or math.inf),  # none of a run from before there was one
+        tempering=min(cfg["temper"], cfg["max_steps"] or math.inf),
         bound=cfg["teach"] == "both",
     )
