@@ -118,6 +118,49 @@ def test_the_gradient_of_the_loss_is_that_of_the_closed_form():
     assert within(torch.stack(found), wanted).all()
 
 
+def test_weights_of_the_loss():
+    """Each entry's square by itself, and any weights by those."""
+    flow = flow_named("continuous, image", torch.float32)
+    y = normal(3, *flow.shape, dtype=torch.float32)
+    d = y[0].numel()
+    one_hot = torch.eye(d).view(d, 1, *flow.shape)
+    with torch.no_grad():
+        squares = torch.stack([flow.matching_loss(y, generator(0), each.expand_as(y)) for each in one_hot], 1)  # (3, d)
+        assert torch.allclose(flow.matching_loss(y, generator(0)), squares.mean(1))
+        weights = normal(3, d, seed=7, dtype=torch.float32).square()
+        found = flow.matching_loss(y, generator(0), weights.view_as(y))
+    assert torch.allclose(found, (weights * squares).sum(1) / weights.sum(1))
+
+
+def test_what_holes_are_filled_with_does_not_narrow_a_flow_that_observed_entries_teach():
+    """Independent standard columns, one of two observed by chance and the other filled by its mean, and F(z, θ) = B z.
+
+    Only the observed entry counts: of z = y cos θ + ε sin θ there, the best B is that of the columns' own law, 0 on the
+    diagonal, in closed form. Where all count alike the flow learns the variance of the filled columns, a half.
+    """
+    B = torch.nn.Parameter(0.3 * normal(2, 2, seed=1))
+
+    class Linear(Velocity):
+        def forward(self, z, t):
+            return z @ B.T
+
+    flow = Continuous([], Linear(), (2,), angles(4), "euler")
+    angle = torch.linspace(0, 0.5 * math.pi, 2001, dtype=F64)[:, None, None]
+    s2, c2 = angle.sin().square(), angle.cos().square()
+    eye = torch.eye(2, dtype=F64)
+    each = torch.stack([B.detach()[i] @ (s2 * eye + c2 * torch.diag(eye[i])) for i in range(2)], 1)  # E[dz/dθ zᵀ] = 0
+    wanted = torch.trapezoid(each, angle[:, :1, :1].squeeze(), dim=0) * 2 / math.pi  # half of the items, 2 a square
+    observed = torch.arange(4000)[:, None] % 2 == torch.arange(2)
+    found, narrow = [], []
+    for k in range(60):
+        g = generator(k, "loss")
+        y = torch.where(observed, standard_normal(torch.empty(4000, 2, dtype=F64), g), 0)
+        found.append(torch.autograd.grad(flow.matching_loss(y, g, observed.double()).mean(), B)[0])
+        narrow.append(torch.autograd.grad(flow.matching_loss(y, g).mean(), B)[0])
+    assert within(torch.stack(found), wanted).all()
+    assert not within(torch.stack(narrow), wanted).all()
+
+
 def test_a_lower_precision_is_for_matching_alone():
     flow = flow_named("continuous, image", torch.float32)
     y = normal(3, *flow.shape, dtype=torch.float32)

@@ -114,9 +114,12 @@ def test_a_part_is_said_by_its_own_settings_too():
 class Stand:
     """A trainer, as far as its model and data decide what has an effect."""
 
-    def __init__(self, shape=(1, 8, 8), *, holds_out=True, classifier=True, denoises=True):
+    def __init__(self, shape=(1, 8, 8), *, holds_out=True, classifier=True, denoises=True, matched=True):
         self.data = SimpleNamespace(shape=shape)
-        flow, kept = SimpleNamespace(can_denoise=denoises), object() if classifier else None
+        flow, kept = (
+            SimpleNamespace(can_denoise=denoises, trained_by_matching=matched),
+            object() if classifier else None,
+        )
         self.model = SimpleNamespace(flow=flow, holds_out=holds_out, classifier=kept)
 
 
@@ -124,14 +127,15 @@ class Stand:
     ("changed", "hides", "stand", "idle"),
     [
         ({}, True, {}, set()),
-        ({"teach": "bound"}, True, {}, {"teach_masks", "rounds", "redraw", "temper"}),
+        ({"teach": "bound"}, True, {}, {"teach_masks", "rounds", "redraw", "temper", "imputed_weight"}),
         ({"teach": "regression"}, True, {}, {"lad"}),
         ({"teach": "none"}, True, {}, {"teach_masks", "posterior", "lad"}),
-        ({}, False, {}, {"rounds", "redraw", "temper", "posterior.held_out"}),
+        ({}, False, {}, {"rounds", "redraw", "temper", "imputed_weight", "posterior.held_out"}),
         ({}, True, {"holds_out": False}, {"pretrain"}),
         ({"posterior": {"channels": [8]}}, True, {}, {"posterior.width"}),
         ({"flow": {"steps": 1}}, True, {}, {"flow.grid"}),
         ({}, True, {"classifier": False}, {"classifier"}),
+        ({}, True, {"matched": False}, {"imputed_weight"}),
         ({}, True, {"shape": (2,)}, {"flow.first_squeeze"}),
         ({"dataset": {"noise": 0}}, True, {}, {"denoise"}),
         ({"dataset": {"noise": "uniform"}}, True, {}, {"denoise"}),

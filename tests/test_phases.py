@@ -12,8 +12,10 @@ from problems import F64, normal
 from test_train import CFG, CLASSES, Failing, differing, nothing, pictures, run, state
 
 from viscos.commands.assemble.plan import passes, plan_of, settled
+from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
+from viscos.data.augment import augment as moved_about
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.flows import Flow, Whitening
 from viscos.inference import Objective
@@ -35,7 +37,16 @@ PHASES = on_incomplete_data(6, prediction=3, rounds=2, redrawing=2, bound=True, 
 MIDDLES = [sum(phase.steps for phase in PHASES[:k]) + 1 for k in range(len(PHASES))]
 """The second step of each phase."""
 PLAN = Plan(
-    epochs=2, batch_size=8, learning_rate=5e-3, warmup=2, clip=100.0, ema=0.9, phases=PHASES, masks="any", redraw=12
+    epochs=2,
+    batch_size=8,
+    learning_rate=5e-3,
+    warmup=2,
+    clip=100.0,
+    ema=0.9,
+    phases=PHASES,
+    masks="any",
+    redraw=12,
+    imputed_weight=0.3,
 )
 
 
@@ -245,6 +256,32 @@ def test_redrawing_goes_through_the_items_of_its_round(whole):
         assert (before[rows] != after[rows]).flatten(1).any(1).all()
         others = torch.ones(20, dtype=torch.bool).index_fill(0, rows, False)
         assert torch.equal(before[others], after[others])
+
+
+@pytest.mark.parametrize("augment", [(), ("flip", "shift")])
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_imputed_entries_count_less_where_a_flow_is_matched(weight, augment):
+    """By hand: the loss of a step is the mean of squares, each item's weighted as its mask says, which moves along."""
+    phases = (Phase("prediction", 0), Phase("flow", 1), Phase("posterior", 0))
+    plan = dataclasses.replace(PLAN, phases=phases, imputed_weight=weight, augment=augment)
+    trainer = phased(plan=plan)
+    seen = []
+    flow, matching = trainer.model.flow, trainer.model.flow.matching_loss
+
+    def watched(y, generator, weights=None):
+        seen.append((y, weights))
+        return matching(y, generator, weights)
+
+    flow.matching_loss = watched
+    (report,) = run(trainer)
+    ((y, weights),) = seen
+    rows = report.batch.index
+    observed = pictures()[1][rows]
+    whole = Incomplete(trainer.completed[rows], observed, rows)
+    moved = moved_about(whole, augment, generator(0, "augment", 0), holes=False)
+    assert torch.allclose(y, moved.values, atol=6 * PLAN.noise)
+    assert weights is None if weight == 1 else torch.equal(weights, torch.where(moved.observed, 1.0, weight))
+    assert bool(report.batch.observed.all()), "nothing is hidden from what learns"
 
 
 def test_complete_data_need_no_prediction():
@@ -592,12 +629,15 @@ SETTINGS = {
     "redraw": 25,
     "temper": 3,
     "seed": 3,
-} | dict.fromkeys(("teach", "epochs", "ema", "learning_rate", "teach_masks", "pretrain", "max_steps", "warmup"))
+    **dict.fromkeys(("teach", "epochs", "ema", "learning_rate", "teach_masks", "pretrain", "max_steps", "warmup")),
+    "imputed_weight": None,
+}
+IMAGE = 1, 8, 8
 DIAGONAL = {"_target_": "viscos.posteriors.Diagonal"}
 
 
 def settings(teach, matches, hides, **changes):
-    return settled(SETTINGS | {"teach": teach} | changes, matches=matches, hides=hides)
+    return settled(SETTINGS | {"teach": teach} | changes, IMAGE, matches=matches, hides=hides)
 
 
 EM, BOTH = (f"prediction flow posterior redrawing flow posterior{bound} tempering" for bound in ("", " bound"))
@@ -626,7 +666,7 @@ def test_what_is_chosen(matches, hides, teach, taught, epochs, ema, rate, masks,
     assert " ".join(phase.name for phase in plan.phases) == phases
     assert (plan.epochs, plan.ema, plan.learning_rate, plan.masks) == (epochs, ema, rate, masks)
     assert (plan.batch_size, plan.seed, plan.redraw, plan.noise) == (10, 3, 25, 0.05)
-    assert settled(cfg, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
+    assert settled(cfg, IMAGE, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
 
 
 def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_anew():
@@ -635,6 +675,14 @@ def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_ane
     assert rates == {(True, True): 0.006, (True, False): 0.005}
     assert settings("regression", False, True, **digits)["learning_rate"] == 0.003, "of another kind of flow"
     assert settings(None, True, True, learning_rate=0.1, **digits)["learning_rate"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "weight"), [(IMAGE, None, 0.2), ((5,), None, 1), (IMAGE, 1, 1), ((5,), 0.5, 0.5)]
+)
+def test_what_imputed_entries_count(shape, given, weight):
+    cfg = settled(SETTINGS | {"imputed_weight": given}, shape, matches=True, hides=True)
+    assert plan_of(cfg, 95, True).imputed_weight == cfg["imputed_weight"] == weight
 
 
 def test_a_small_table_is_learnt_in_more_passes():
@@ -668,11 +716,11 @@ def test_nothing_to_teach_without_a_network():
 )
 def test_what_is_refused(matches, hides, changes, line):
     with pytest.raises(InputError, match=f"^{line}"):
-        settled(SETTINGS | changes, matches=matches, hides=hides)
+        settled(SETTINGS | changes, IMAGE, matches=matches, hides=hides)
 
 
 def test_what_is_set_stays():
-    given = {"epochs": 3, "ema": 0.5, "learning_rate": 1.0, "teach_masks": "any", "pretrain": 2}
+    given = {"epochs": 3, "ema": 0.5, "learning_rate": 1.0, "teach_masks": "any", "pretrain": 2, "imputed_weight": 0.7}
     cfg = settings(None, True, True, **given)
     assert {key: cfg[key] for key in given} == given
 

@@ -40,6 +40,7 @@ RULES: dict[str, Rule] = {
     "teach_masks": optional(word_of("teach_masks")),
     "rounds": integer(0),
     "redraw": integer(1),
+    "imputed_weight": optional(number(0, inside=True)),
     "temper": integer(0),
     "pretrain": optional(number(0)),
     "classifier": word_of("classifier"),

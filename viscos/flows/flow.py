@@ -72,8 +72,11 @@ class Flow(Chain):
         each = -0.5 * (x.square() + math.log(2 * math.pi))
         return (each if mask is None else torch.where(mask, each, 0)).flatten(1).sum(1)
 
-    def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
-        """What training on complete data (B, …) makes small instead of −log p (B,), for `trained_by_matching`."""
+    def matching_loss(self, y: Tensor, generator: Generators, weights: Tensor | None = None) -> Tensor:
+        """What training on complete data (B, …) makes small instead of −log p (B,), for `trained_by_matching`.
+
+        An item's entries count by `weights` (B, …), none negative, or all alike.
+        """
         raise NotImplementedError(f"{type(self).__name__} is not trained by matching")
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:

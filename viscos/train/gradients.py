@@ -30,12 +30,13 @@ class Gradients:
         self.groups = groups
         """Of each entry of a vector: those of a group are held out together."""
 
-    def joint(self, batch: Incomplete, step: int, complete: bool = False) -> Scalars:
+    def joint(self, batch: Incomplete, step: int, complete: bool = False, counts: Tensor | None = None) -> Scalars:
         """Leaves the gradient of the mean over the batch's solved items; returns the numbers of the batch.
 
-        With `complete`, of a batch without holes from which the flow alone learns.
+        With `complete`, of a batch without holes from which the flow alone learns; where that is matched to it, its
+        entries are weighted by `counts` (B, …).
         """
-        mine = merged(self._backward(list(self.parts(batch, step, complete))))
+        mine = merged(self._backward(list(self.parts(batch, step, complete, counts))))
         rows = self.devices.gather_rows(list(mine.values()))
         whole = merged([dict(zip(mine, row, strict=True)) for row in rows])
         if 0 < whole["solved"] < len(batch):  # the parts are weighted as if all were solved, which they cannot know
@@ -94,7 +95,7 @@ class Gradients:
         shares = _shares(size, self.devices.world_size, self.devices.global_rank, self.plan.accumulate)
         return shares or [slice(0, 1)]
 
-    def parts(self, batch: Incomplete, step: int, complete: bool) -> Iterator[Part]:
+    def parts(self, batch: Incomplete, step: int, complete: bool, counts: Tensor | None = None) -> Iterator[Part]:
         """This process's share of a batch, in micro-batches."""
         size, seed = len(batch), self.plan.seed
         noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", step), dtype=batch.values.dtype)
@@ -107,6 +108,7 @@ class Gradients:
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
                 weight if self._has_share(size) else 0.0,
                 complete or self.model.posterior is None,
+                None if counts is None else counts[rows].to(batch.values.device),
             )
 
     def regression(self, batch: Incomplete, latents: Tensor) -> Scalars:

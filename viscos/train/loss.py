@@ -33,6 +33,8 @@ class Part:
     """Of each item in the loss."""
     complete: bool = False
     """Whether nothing is hidden, and the flow alone learns."""
+    counts: Tensor | None = None
+    """How much each entry counts where a flow is matched (B, …); None: all alike."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Loss(nn.Module):
         flow, y = self.model.flow, part.batch.values
         solved = torch.ones(len(y), dtype=torch.bool, device=y.device)
         if flow.trained_by_matching:
-            errors = flow.matching_loss(y, part.probes)
+            errors = flow.matching_loss(y, part.probes, part.counts)
             return self._seen(y), y, -errors, solved, lambda: {"matching": float(errors.detach().mean())}
         x, surrogate = flow.forward_and_ladj_surrogate(y, part.probes)
         return x, y, flow.base_log_prob(x) + surrogate, solved, dict

@@ -41,9 +41,10 @@ class PhasedTrainer(Trainer):
     The M-step is flow matching (or maximum likelihood) on completed items, and the regression of the posterior on pairs
     of completed items, masked afresh, and their latents. The E-step draws completions from the flow's conditional, by
     that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are the
-    inference network's own, which held-out entries teach; they are means, and so the draws of a few rounds are too
-    alike, which a temperature corrects in the end (`viscos.train.tempering`). A hidden entry is never read: the data
-    hold NaN there.
+    inference network's own, which held-out entries teach; they are means, and each round would keep as much of their
+    error as there is missing. So a flow that is matched learns from imputed entries with a lower weight, and what
+    draws are still too alike, a temperature corrects in the end (`viscos.train.tempering`). A hidden entry is never
+    read: the data hold NaN there.
 
     Each phase has its own optimiser's moments, warm-up and average of the parameters, which the next phase begins with.
     """
@@ -140,7 +141,8 @@ class PhasedTrainer(Trainer):
             return held_out_error(model, batch, self.plan.seed, self.data.groups)
         if phase.name == "flow" and len(rows := self._completed(phase)):
             values = self._blurred(rows, generator(self.plan.seed, "validation noise"))
-            return flow_loss(model, values.to(self.devices.device), self.plan.seed)
+            counts = self._counts(self.data.observed[rows])
+            return flow_loss(model, values.to(self.devices.device), self.plan.seed, counts)
         if phase.name == "posterior" and self._latents_held_back is not None:
             index, values, latents = self._latents_held_back
             masks = self._masks(index, generator(self.plan.seed, "validation masks"))
@@ -186,7 +188,9 @@ class PhasedTrainer(Trainer):
             return self._descend(batch, lambda batch: self.gradients.held_out(batch, self.step))
         if phase.name == "flow":
             batch = self._whole(self._order(self._items, number, within))
-            return self._descend(batch, lambda batch: self.gradients.joint(batch, self.step, complete=True))
+            counts = self._counts(batch.observed)
+            batch = replace(batch, observed=torch.ones_like(batch.observed))
+            return self._descend(batch, lambda batch: self.gradients.joint(batch, self.step, True, counts))
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
         index, values, latents = (part[rows] for part in self._latents)
@@ -204,15 +208,21 @@ class PhasedTrainer(Trainer):
         return self._shuffled[2][k * size : (k + 1) * size]
 
     def _whole(self, rows: Tensor) -> Incomplete:
-        """Completed items, as a step sees them: moved about, and noisy."""
+        """Completed items, as a step sees them: moved about, and noisy. Their masks say what is not imputed."""
         labels = None if self.data.labels is None else self.data.labels[rows]
-        values = self.completed[rows]
-        batch = Incomplete(values, torch.ones_like(values, dtype=torch.bool), rows, labels)
+        batch = Incomplete(self.completed[rows], self.data.observed[rows], rows, labels)
         seen = self._seen(batch, holes=False)
         if (noisy_already := self._carry_noise(rows)) is not None:
-            where = self._moved(replace(batch, values=noisy_already.to(values.dtype)), holes=False).values > 0.5
+            where = self._moved(replace(batch, values=noisy_already.to(seen.values.dtype)), holes=False).values > 0.5
             seen = replace(seen, values=torch.where(where, self._moved(batch, holes=False).values, seen.values))
         return seen.to(self.devices.device)
+
+    def _counts(self, observed: Tensor) -> Tensor | None:
+        """How much each entry of completed items counts for a flow that is matched to them (B, …); None: all alike."""
+        weight = self.plan.imputed_weight
+        if weight == 1 or not self.model.flow.trained_by_matching:
+            return None
+        return torch.where(observed, 1.0, weight).to(self.devices.device)
 
     def _carry_noise(self, rows: Tensor) -> Tensor | None:
         """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""

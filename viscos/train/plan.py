@@ -51,6 +51,8 @@ class Plan:
     """What the inference network is taught under: `own`, the masks of the training data, or `any`, see `any_masks`."""
     redraw: int = 10_000
     """Items that are completed anew in a round, at most."""
+    imputed_weight: float = 1.0
+    """Of an imputed entry, beside 1 of an observed one, where a flow is matched to completions."""
     patience: int | None = None
     """Measurements of held-back items in a row without a better one that end a phase, or the training; None: no end."""
     seed: int = 0

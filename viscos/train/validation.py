@@ -103,10 +103,14 @@ def held_out_error(model: Model, batch: Incomplete, seed: int, groups: Tensor | 
     return {"holdout": math.sqrt(squares / count)} if count else {}
 
 
-def flow_loss(model: Model, values: Tensor, seed: int) -> dict[str, float]:
-    """What the flow minimises on complete items (B, …): the matching loss, or −log p in nats an item."""
+def flow_loss(model: Model, values: Tensor, seed: int, counts: Tensor | None = None) -> dict[str, float]:
+    """What the flow minimises on complete items (B, …): the matching loss, or −log p in nats an item.
+
+    Entries are weighted by `counts` (B, …) where the flow is matched.
+    """
     if model.flow.trained_by_matching:
-        return {"matching": float(model.flow.matching_loss(values, generator(seed, "validation probe")).mean())}
+        g = generator(seed, "validation probe")
+        return {"matching": float(model.flow.matching_loss(values, g, counts).mean())}
     return {"nll": -float(model.flow.log_prob(values).mean())}
 
 

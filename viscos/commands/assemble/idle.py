@@ -40,7 +40,9 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
     if teach not in ("regression", "both"):
         found["teach_masks"] = "only regression has masks to teach under"
     if not hides or teach == "bound":
-        found |= dict.fromkeys(("rounds", "redraw", "temper"), "for regression on data with holes")
+        found |= dict.fromkeys(("rounds", "redraw", "temper", "imputed_weight"), "for regression on data with holes")
+    elif not model.flow.trained_by_matching:
+        found["imputed_weight"] = "this flow has no matching loss"
     if not model.holds_out:
         found["pretrain"] = "no held-out entries teach"
     if not hides:
@@ -92,7 +94,8 @@ def of_shares() -> dict[str, str]:
 def of_fitting() -> dict[str, str]:
     """What has no effect on the training of another imputer than a flow, and why."""
     parts = ("flow", "posterior", "solver", "lad", "epochs", "learning_rate", "schedule", "warmup", "ema", "accumulate")
-    phases = ("pretrain", "teach", "teach_masks", "rounds", "redraw", "temper", "classifier", "max_steps")
+    of_network = ("pretrain", "teach", "teach_masks", "classifier")
+    phases = (*of_network, "rounds", "redraw", "temper", "imputed_weight", "max_steps")
     kept = ("validation", "patience", "denoise")
     data = (f"dataset.{name}" for name in ("noise", "augment", "epochs", "learning_rate"))
     return dict.fromkeys((*parts, *phases, *kept, *data), "no flow is trained")

@@ -14,6 +14,7 @@ from viscos.train import Plan
 from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 
 _STEPS, _PASSES = 400, (20, 120)  # of a phase, and the fewest and most passes over data that leave them open
+_IMPUTED_WEIGHT = 0.2  # of pictures
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
@@ -38,9 +39,9 @@ def passes(dataset: dict[str, Any], items: int, batch_size: int) -> dict[str, An
     return dataset | {"epochs": min(max(_PASSES[0], math.ceil(_STEPS / math.ceil(items / batch_size))), _PASSES[1])}
 
 
-def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any]:
-    """The settings with what is null as it suits a flow, which may be trained by matching, and data, which may have
-    holes.
+def settled(cfg: dict[str, Any], shape: Sequence[int], *, matches: bool, hides: bool) -> dict[str, Any]:
+    """The settings with what is null as it suits a flow, which may be trained by matching, and data, items of `shape`,
+    which may have holes.
 
     Raises `InputError` for a way of teaching that this flow, or these data, cannot be taught by.
     """
@@ -55,6 +56,7 @@ def settled(cfg: dict[str, Any], *, matches: bool, hides: bool) -> dict[str, Any
         "ema": (0.998 if em else 0.999) if matches or em else 0,
         "learning_rate": slow if em else 0.005,
         "teach_masks": "own" if hides else "any",
+        "imputed_weight": _IMPUTED_WEIGHT if len(shape) == 3 else 1.0,
     }
     cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}
     if teach in ("regression", "both"):
@@ -106,6 +108,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
         phases=_phases(cfg, steps, pretrain, items, hides),
         masks=cfg["teach_masks"],
         redraw=cfg["redraw"],
+        imputed_weight=cfg["imputed_weight"],
         patience=cfg.get("patience"),
         seed=cfg["seed"],
     )

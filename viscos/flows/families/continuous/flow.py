@@ -86,8 +86,8 @@ class Continuous(Flow):
         """Lets the network run in `dtype` where it is trained; None: in that of the data. All else stays as it is."""
         self._precision = dtype
 
-    def matching_loss(self, y: Tensor, generator: Generators) -> Tensor:
-        """|F(z, θ) − dz/dθ|² an entry, at one random θ for each item (B,)."""
+    def matching_loss(self, y: Tensor, generator: Generators, weights: Tensor | None = None) -> Tensor:
+        """|F(z, θ) − dz/dθ|², the `weights`' mean over an item's entries, at one random θ for each item (B,)."""
         with torch.no_grad():
             for layer in self.layers:
                 y = y if isinstance(layer, IntegratorStep) else layer(y)
@@ -96,7 +96,11 @@ class Continuous(Flow):
         noise = standard_normal(y, generator)
         with torch.autocast(y.device.type, self._precision, enabled=self._precision is not None):
             F = self.velocity(y * angle.cos() + noise * angle.sin(), t).to(y.dtype)
-        return (F - noise * angle.cos() + y * angle.sin()).square().flatten(1).mean(1)
+        squares = (F - noise * angle.cos() + y * angle.sin()).square().flatten(1)
+        if weights is None:
+            return squares.mean(1)
+        weights = weights.flatten(1)
+        return (weights * squares).sum(1) / weights.sum(1)
 
 
 def continuous(
