@@ -494,7 +494,7 @@ def test_a_round_in_which_nothing_is_solved_ends_the_run():
 def test_what_a_flow_has_drawn_with_the_noise_of_training_gets_no_more_of_it(flow):
     _, trainer, _ = redrawn(flow=flow)
     rows = torch.arange(8)
-    seen, drawn = trainer._whole(rows).values, ~pictures()[1][:8]
+    seen, drawn = trainer._whole(rows)[0].values, ~pictures()[1][:8]
     same = seen == trainer.completed[rows]
     assert not same[~drawn].any(), "observed entries are noisy"
     assert bool(same[drawn].all()) == (not trainer.model.flow.can_denoise), "a continuous flow has taken it off"

@@ -187,9 +187,7 @@ class PhasedTrainer(Trainer):
                 return self._descend(batch, self._gradients)
             return self._descend(batch, lambda batch: self.gradients.held_out(batch, self.step))
         if phase.name == "flow":
-            batch = self._whole(self._order(self._items, number, within))
-            counts = self._counts(batch.observed)
-            batch = replace(batch, observed=torch.ones_like(batch.observed))
+            batch, counts = self._whole(self._order(self._items, number, within))
             return self._descend(batch, lambda batch: self.gradients.joint(batch, self.step, True, counts))
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
@@ -207,15 +205,16 @@ class PhasedTrainer(Trainer):
             self._shuffled = number, epoch, rows[order]
         return self._shuffled[2][k * size : (k + 1) * size]
 
-    def _whole(self, rows: Tensor) -> Incomplete:
-        """Completed items, as a step sees them: moved about, and noisy. Their masks say what is not imputed."""
+    def _whole(self, rows: Tensor) -> tuple[Incomplete, Tensor | None]:
+        """Completed items, as a step sees them: moved about, and noisy; and how much each of their entries counts."""
         labels = None if self.data.labels is None else self.data.labels[rows]
         batch = Incomplete(self.completed[rows], self.data.observed[rows], rows, labels)
         seen = self._seen(batch, holes=False)
         if (noisy_already := self._carry_noise(rows)) is not None:
             where = self._moved(replace(batch, values=noisy_already.to(seen.values.dtype)), holes=False).values > 0.5
             seen = replace(seen, values=torch.where(where, self._moved(batch, holes=False).values, seen.values))
-        return seen.to(self.devices.device)
+        seen = seen.to(self.devices.device)
+        return replace(seen, observed=torch.ones_like(seen.observed)), self._counts(seen.observed)
 
     def _counts(self, observed: Tensor) -> Tensor | None:
         """How much each entry of completed items counts for a flow that is matched to them (B, …); None: all alike."""
