@@ -23,7 +23,7 @@ from viscos.posteriors.posterior import InferenceNetwork
 
 _LOG_SCALES = -6.0, 1.0
 """Between these log σ of a regressed latent is kept: a wild output early in training must not make a draw wild."""
-_FILLED = 512
+_FILLED = 1024
 """Entries of an item up to which a Gaussian fills its holes, unless it is said."""
 _SAMPLE = 512
 """Items whose observed entries give the median."""
@@ -38,7 +38,7 @@ class Amortised(InferenceNetwork):
     By default it is a U-Net of `width` instead; for vectors a fully connected network of four times that width.
 
     What differs. The mask is an input too. With `gaussian`, holes are filled by the conditional mean of a Gaussian
-    fitted to observed entries, by default in items of up to 512 entries: beyond, a conditional mean takes far longer
+    fitted to observed entries, by default in items of up to 1024 entries: beyond, a conditional mean takes far longer
     than the network. And the network moves that filling: its first output is a completion ŷ, and the mean
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
@@ -105,6 +105,7 @@ class Amortised(InferenceNetwork):
             nn.init.zeros_(p)
         entries = self.shape.numel()
         d = entries if (entries <= _FILLED if gaussian is None else gaussian) else 0
+        self._unsaid = gaussian is None
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
         self.register_buffer("covariance", torch.eye(d))
@@ -182,6 +183,8 @@ class Amortised(InferenceNetwork):
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         if f"{prefix}spread" in state:  # all of a network, not a few parameters; perhaps from before it had one
             state.setdefault(f"{prefix}temperature", torch.ones(()))
+        if self._unsaid and (saved := state.get(f"{prefix}covariance")) is not None:  # what was usual may have changed
+            self.covariance, self.precision = (torch.empty_like(saved, device=self.median.device) for _ in range(2))
         super()._load_from_state_dict(state, prefix, *rest)
 
     def _read(self, batch: Incomplete, flow: Flow) -> DiagonalGaussian | GaussianMixture:
