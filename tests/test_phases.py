@@ -678,11 +678,18 @@ def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_ane
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "weight"), [(IMAGE, None, 0.2), ((5,), None, 1), (IMAGE, 1, 1), ((5,), 0.5, 0.5)]
+    ("shape", "hides", "given", "weight"),
+    [
+        (IMAGE, True, None, 0.2),
+        (IMAGE, False, None, 1),
+        ((5,), True, None, 1),
+        (IMAGE, True, 1, 1),
+        ((5,), True, 0.5, 0.5),
+    ],
 )
-def test_what_imputed_entries_count(shape, given, weight):
-    cfg = settled(SETTINGS | {"imputed_weight": given}, shape, matches=True, hides=True)
-    assert plan_of(cfg, 95, True).imputed_weight == cfg["imputed_weight"] == weight
+def test_what_imputed_entries_count(shape, hides, given, weight):
+    cfg = settled(SETTINGS | {"imputed_weight": given}, shape, matches=True, hides=hides)
+    assert plan_of(cfg, 95, hides).imputed_weight == cfg["imputed_weight"] == weight
 
 
 def test_a_small_table_is_learnt_in_more_passes():

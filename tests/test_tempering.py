@@ -118,18 +118,6 @@ def test_a_network_from_before_there_was_a_temperature_has_one_of_one():
     assert float(back.temperature) == pytest.approx(1.7), "a part of a state leaves the others as they are"
 
 
-def test_a_network_takes_the_filling_that_it_was_saved_with_unless_another_is_said():
-    """Up to which size a Gaussian fills holes by itself has changed, and a run may say nothing of it."""
-    without, unsaid, filled = (Amortised((3,), width=4, gaussian=each) for each in (False, None, True))
-    batch = incomplete(normal(4, 3).float(), torch.tensor([True, False, False]))
-    unsaid.load_state_dict(without.state_dict())
-    assert torch.equal(unsaid.predict(batch), without.predict(batch))
-    unsaid.load_state_dict(filled.state_dict())
-    assert torch.equal(unsaid.predict(batch), filled.predict(batch)) and unsaid.covariance.shape == (3, 3)
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        filled.load_state_dict(without.state_dict())
-
-
 # ------------------------------------------------------------------------------------------------------------- training
 
 

@@ -184,7 +184,7 @@ class Amortised(InferenceNetwork):
         if f"{prefix}spread" in state:  # all of a network, not a few parameters; perhaps from before it had one
             state.setdefault(f"{prefix}temperature", torch.ones(()))
         if self._unsaid and (saved := state.get(f"{prefix}covariance")) is not None:  # what was usual may have changed
-            self.covariance, self.precision = (torch.empty_like(saved, device=self.median.device) for _ in range(2))
+            self.covariance, self.precision = (self.covariance.new_empty(saved.shape) for _ in range(2))
         super()._load_from_state_dict(state, prefix, *rest)
 
     def _read(self, batch: Incomplete, flow: Flow) -> DiagonalGaussian | GaussianMixture:

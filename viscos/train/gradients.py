@@ -108,7 +108,7 @@ class Gradients:
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
                 weight if self._has_share(size) else 0.0,
                 complete or self.model.posterior is None,
-                None if counts is None else counts[rows].to(batch.values.device),
+                None if counts is None else counts[rows],
             )
 
     def regression(self, batch: Incomplete, latents: Tensor) -> Scalars:

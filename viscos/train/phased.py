@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ class PhasedTrainer(Trainer):
             return held_out_error(model, batch, self.plan.seed, self.data.groups)
         if phase.name == "flow" and len(rows := self._completed(phase)):
             values = self._blurred(rows, generator(self.plan.seed, "validation noise"))
-            counts = self._counts(self.data.observed[rows])
+            counts = self._counts(self.data.observed[rows].to(self.devices.device))
             return flow_loss(model, values.to(self.devices.device), self.plan.seed, counts)
         if phase.name == "posterior" and self._latents_held_back is not None:
             index, values, latents = self._latents_held_back
@@ -188,7 +189,8 @@ class PhasedTrainer(Trainer):
             return self._descend(batch, lambda batch: self.gradients.held_out(batch, self.step))
         if phase.name == "flow":
             batch, counts = self._whole(self._order(self._items, number, within))
-            return self._descend(batch, lambda batch: self.gradients.joint(batch, self.step, True, counts))
+            gradients = partial(self.gradients.joint, step=self.step, complete=True, counts=counts)
+            return self._descend(batch, gradients)
         assert self._latents is not None
         rows = self._order(torch.arange(len(self._latents[0])), number, within)
         index, values, latents = (part[rows] for part in self._latents)
@@ -221,7 +223,7 @@ class PhasedTrainer(Trainer):
         weight = self.plan.imputed_weight
         if weight == 1 or not self.model.flow.trained_by_matching:
             return None
-        return torch.where(observed, 1.0, weight).to(self.devices.device)
+        return torch.where(observed, 1.0, weight)
 
     def _carry_noise(self, rows: Tensor) -> Tensor | None:
         """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""

@@ -56,7 +56,7 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], *, matches: bool, hides: 
         "ema": (0.998 if em else 0.999) if matches or em else 0,
         "learning_rate": slow if em else 0.005,
         "teach_masks": "own" if hides else "any",
-        "imputed_weight": _IMPUTED_WEIGHT if len(shape) == 3 else 1.0,
+        "imputed_weight": _IMPUTED_WEIGHT if hides and len(shape) == 3 else 1.0,
     }
     cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}
     if teach in ("regression", "both"):
