@@ -63,6 +63,18 @@ def test_a_process_waits_for_another_as_long_as_it_takes():
     assert fabric.FabricDevices(torch.device("cpu"), 2).strategy._timeout > timedelta(days=30)
 
 
+def test_a_process_leaves_its_group():
+    """The threads of a group that an interpreter finds at its end may abort it, after all was done."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        alone = fabric.FabricDevices(torch.device("cpu"), 1)
+        assert alone.launch(lambda devices, factor: factor * devices.world_size, 3) == 3
+        assert not torch.distributed.is_initialized()
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
 @pytest.mark.slow
 def test_two_processes_are_one():
     """The same gradients, in double precision to rounding, and so the same parameters after an epoch."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.plugins.precision import MixedPrecision, Precision
@@ -47,6 +49,10 @@ class FabricDevices(Fabric):
         )
         super().__init__(accelerator=accelerator, devices=devices, strategy=strategy)
 
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Calls `function(self, *args, **kwargs)` in every process; returns what the first one returns."""
+        return super().launch(_to_its_end, function, *args, **kwargs)  # type: ignore[arg-type]
+
     @property
     def low_precision(self) -> torch.dtype | None:
         """The dtype of passes that do not need the full one, if there is one."""
@@ -62,6 +68,13 @@ class FabricDevices(Fabric):
         rows = torch.zeros(self.world_size, len(row), dtype=torch.float64, device=self.device)
         rows[self.global_rank] = rows.new_tensor(row)
         return self.all_reduce(rows, reduce_op="sum").tolist()  # type: ignore[union-attr]
+
+
+def _to_its_end(devices: Fabric, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = function(devices, *args, **kwargs)
+    if torch.distributed.is_initialized():  # left to the interpreter's end, its threads may abort the process there
+        torch.distributed.destroy_process_group()
+    return result
 
 
 class _BranchesOnly(MixedPrecision):
