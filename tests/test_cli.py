@@ -338,6 +338,13 @@ def test_resume_refuses(extra, says, old_run, command, capsys):
     assert not seen and (old_run / runs.CHECKPOINT).exists()
 
 
+def test_resume_refuses_a_file_that_it_would_not_go_on_from(old_run, command, capsys):
+    seen = command()
+    (old_run / "earlier.pt").write_text("another state")
+    assert main(["train", f"resume={old_run / 'earlier.pt'}"]) == 2
+    assert "goes on from the checkpoint.pt of its folder" in one_line(capsys, "viscos train: ") and not seen
+
+
 def test_resume_without_settings(old_run, command, capsys):
     (old_run / runs.CONFIG).write_text("[")
     assert main(["train", f"resume={old_run}"]) == 2

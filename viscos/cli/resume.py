@@ -35,7 +35,7 @@ def requested(command: str, arguments: list[str]) -> str | None:
 
 def run(command: str, path: str, arguments: list[str]) -> int:
     """Continues the run of `command` at `path` and returns the exit status."""
-    folder = runs.find_checkpoint(path).resolve().parent if command == "train" else Path(path).expanduser().resolve()
+    folder = _folder(path) if command == "train" else Path(path).expanduser().resolve()
     cfg = runs.load_config(folder)
     if command != "train" and (lacking := {option.name for option in outline(command).options} - cfg.keys()):
         raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
@@ -51,6 +51,17 @@ def run(command: str, path: str, arguments: list[str]) -> int:
     except Exception as error:
         return messages.report(f"viscos {command}", error)
     return 0
+
+
+def _folder(path: str) -> Path:
+    """The folder of a training; raises `InputError` for a file in it that it would not go on from."""
+    found = runs.find_checkpoint(path)
+    if found.name != runs.CHECKPOINT:
+        raise InputError(
+            f"{path}: a training goes on from the {runs.CHECKPOINT} of its folder; to go on from another state, give "
+            "it that name in a copy of the folder"
+        )
+    return found.parent.resolve()
 
 
 def _changes(command: str, arguments: list[str]) -> dict[str, Any]:
