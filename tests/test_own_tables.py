@@ -86,6 +86,21 @@ def test_other_signs_are_advised_as_they_can_be_typed(cell, advised):
     assert Dialect().advice("tall") == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "signs", "written"),
+    [
+        (1602040919121.0, {}, "1602040919121"),
+        (1602040919121.25, {}, "1602040919121"),
+        (-12345678901234567.0, {}, "-12345678901234568"),
+        (1e20, {}, "1e+20"),
+        (1 / 3, {"decimal": ","}, "0,333333333333"),
+        (0.0, {}, "0"),
+    ],
+)
+def test_a_number_is_written_by_its_signs(value, signs, written):
+    assert Dialect(**signs).number(value) == written
+
+
 def test_holes_are_words_and_numbers():
     write("a,b\n" + "-999,1\n 2 ,missing\n-999.0,3\n4,N/A\n")
     values = whole(holes=["-999", "missing"]).values
@@ -233,6 +248,15 @@ def test_the_entries_of_a_column_are_hidden_together():
     assert not torch.equal(kept[:, 0], kept[:, 3])
     apart = IncompleteData(table.values, table.known, None, (0, 1, 2, 3, 4))
     assert apart.groups is None
+
+
+def test_large_whole_numbers_are_written_out():
+    scheme = Scheme((Column("ms", whole=True),))
+    rows = read_rows(write("ms,x\n1602040919121,\n,1\n"), scheme)
+    draws = torch.full((2, 2, 1), 1602040919122.0, dtype=F64)
+    Filled(rows, scheme, draws.mean(0) + 0.4, draws, ~rows.data.values.isnan(), ~rows.data.values.isnan()).write(Path())
+    assert Path("completed.csv").read_text() == "ms,x\n1602040919121,\n1602040919122,1\n"
+    assert Path("draws_long.csv").read_text().splitlines()[1:] == [f"{k},2,ms,1602040919122" for k in (1, 2)]
 
 
 def test_rows_are_read_as_in_training():

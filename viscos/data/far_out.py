@@ -29,7 +29,7 @@ def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
         there = values[:, place][~values[:, place].isnan()].double()
         found = _found(there)
         if found:
-            cells = [f"{value:.12g}" for value in found]
+            cells = [repr(value).removesuffix(".0") for value in found]
             many = int(torch.isin(there, torch.tensor(found, dtype=there.dtype)).sum())
             rest = there[~torch.isin(there, torch.tensor(found, dtype=there.dtype))]
             lines.append(

@@ -77,8 +77,9 @@ class Dialect:
         return np.array([self._number(cell) for cell in cells], dtype=np.float64)
 
     def number(self, value: float, digits: int = 12) -> str:
-        """A finite number as a cell, to so many digits."""
-        return f"{value:.{digits}g}".replace(".", self.decimal)
+        """A finite number as a cell, to so many digits; whole ones up to 17 digits are written out."""
+        whole = len(f"{abs(value):.0f}")
+        return f"{value:.{max(digits, whole) if whole <= 17 else digits}g}".replace(".", self.decimal)
 
     def advice(self, cell: str) -> str:
         """What may be said of a cell that is no number here, and would be one with other signs; empty: nothing."""
