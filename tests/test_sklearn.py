@@ -120,6 +120,22 @@ def test_constant_columns_rows_without_a_value_and_complete_tables():
     assert (complete.transform(WHOLE) == WHOLE).all() and np.isfinite(complete.transform(ROWS)).all()
 
 
+def test_what_fills_holes_is_within_limits():
+    """Where it lay within them before it is what it was; a known value may lie beyond them. Single precision stays."""
+    low, high = [1.0, 4.9, -np.inf, -0.31], [2.0, 5.1, 2000.0, np.inf]
+    table = np.column_stack([np.full(len(ROWS), NAN), ROWS])[:40].astype(np.float32)
+    settings = SHORT | {"keep_empty_features": True}
+    free = FlowImputer(**settings, min_value=-1e9, max_value=None).fit(table)
+    held = FlowImputer(**settings, min_value=low, max_value=high).fit(table)
+    for found, wanted in (
+        (held.transform(table), free.transform(table)),
+        (held.sample(table, 2), free.sample(table, 2)),
+    ):
+        within = np.clip(wanted, low, high).astype(np.float32)
+        assert found.dtype == np.float32 and (within != wanted)[..., np.isnan(table)].any()
+        assert (found == np.where(np.isnan(table), within, table)).all()
+
+
 def test_a_pipeline_is_cross_validated():
     X, y = load_wine(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X.shape) < 0.2, NAN, X)
@@ -131,6 +147,9 @@ def test_a_pipeline_is_cross_validated():
     ("settings", "table", "words"),
     [
         ({"max_steps": 0}, ROWS, "max_steps is 0"),
+        ({"min_value": [0, 0]}, ROWS, r"min_value has the shape \(2,\); give one number, or one for each of the 3"),
+        ({"min_value": [0, 1, 0], "max_value": 1}, ROWS, "min_value is 1 and max_value 1 for column x1"),
+        ({"max_value": NAN}, ROWS, "max_value nan for column x0"),
         ({"flow": "pixelcnn"}, ROWS, "flow is 'pixelcnn'; choose one of"),
         ({}, np.full((4, 2), NAN), "nothing is observed"),
         ({}, np.where(HOLES, np.inf, WHOLE), "infinity"),

@@ -39,6 +39,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
       gives the mean of the flow, of a Gaussian, of nearest neighbours and of the column the shares in the result that
       suit these cells, and the draws the spread by which 90 % intervals cover as many of them. Otherwise the flow
       learns from all cells and completes alone.
+    - `min_value` and `max_value` are what fills a hole is never below and never above, one number or one for each
+      column of X; what lies beyond is moved to the limit.
     - `keep_empty_features` keeps columns that have no value in `fit`, filled with 0; otherwise they are dropped.
     - `add_indicator` appends a column for each one with holes in `fit`, which says where they are.
     - `random_state` makes a fit what it is, and the draws: the same state, the same numbers.
@@ -63,23 +65,28 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         max_steps: int = 200,
         draws: int = 32,
         calibrate: bool = True,
+        min_value: Any = -np.inf,
+        max_value: Any = np.inf,
         keep_empty_features: bool = False,
         add_indicator: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.flow, self.max_steps, self.draws, self.calibrate = flow, max_steps, draws, calibrate
+        self.min_value, self.max_value = min_value, max_value
         self.keep_empty_features, self.add_indicator = keep_empty_features, add_indicator
         self.random_state, self.verbose = random_state, verbose
 
     def fit(self, X: Any, y: Any = None) -> FlowImputer:
         """Trains on the rows X (n, columns), NaN in the holes; `y` is ignored. Returns itself.
 
-        Raises `ValueError` for what is no table of numbers, has an infinite value, or nothing observed.
+        Raises `ValueError` for what is no table of numbers, has an infinite value, or nothing observed; and for limits
+        that are not one to a column, or leave a column no values.
         """
         X = self._checked(X, fit=True)
         if self.max_steps < 1 or self.draws < 1:
             raise InputError(f"max_steps is {self.max_steps} and draws {self.draws}; give 1 or more of each")
+        self._limits = self._limits_of_columns()
         known = ~np.isnan(X)
         self.kept_ = known.any(0)
         if not self.kept_.any():
@@ -142,6 +149,27 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         )
         return checked
 
+    def _limits_of_columns(self) -> np.ndarray:
+        """(2, columns): least and largest value of what fills a hole of each column."""
+        limits = []
+        for name, none in (("min_value", -np.inf), ("max_value", np.inf)):
+            given = getattr(self, name)
+            limit = np.asarray(none if given is None else given, dtype=float)
+            if limit.shape not in ((), (self.n_features_in_,)):
+                raise InputError(
+                    f"{name} has the shape {limit.shape}; give one number, or one for each of the "
+                    f"{self.n_features_in_} columns"
+                )
+            limits.append(np.broadcast_to(limit, self.n_features_in_))
+        low, high = limits
+        if not (low < high).all():
+            place = int((~(low < high)).argmax())
+            raise InputError(
+                f"min_value is {low[place]:g} and max_value {high[place]:g} for column {self._names()[place]}; "
+                "the first must be the smaller one"
+            )
+        return np.stack(limits)
+
     def _names(self, given: Any = None) -> np.ndarray:
         known = getattr(self, "feature_names_in_", None)
         if given is None:
@@ -185,12 +213,13 @@ class FlowImputer(TransformerMixin, BaseEstimator):
             )
         restored = self.scaling_.restore(values)
         constant = torch.tensor([name in self.scaling_.constant for name in self.scaling_.columns])
-        return torch.where(constant, self.scaling_.center, restored).numpy()
+        restored = torch.where(constant, self.scaling_.center, restored)
+        return np.clip(restored.numpy(), *self._limits[:, self.kept_])
 
     def _widened(self, X: np.ndarray, own: np.ndarray) -> np.ndarray:
         if not self.keep_empty_features:
             return own
-        whole = np.where(np.isnan(X), np.zeros((), X.dtype), X)
+        whole = np.where(np.isnan(X), np.clip(0, *self._limits), X).astype(X.dtype)
         whole[:, self.kept_] = own
         return whole
 
