@@ -1024,6 +1024,16 @@ def test_a_finished_run_with_more_epochs_goes_on(longer, capsys):
     assert "are 8 steps, and the run has done 12 already" in refused(capsys, "train", "resume=run", "epochs=2")
 
 
+@pytest.mark.parametrize("words", [("train", *DEBUG), ("train", *DEBUG, "imputer=knn"), ("impute",), ("eval",)])
+def test_nothing_is_written_over_a_training(words, trained, capsys):
+    shutil.copytree(trained, "run")
+    before = {path: path.read_bytes() for path in sorted(Path("run").iterdir()) if path.is_file()}
+    of = () if words[0] == "train" else (f"checkpoint={trained}", *(NO_FIT if words[0] == "impute" else ()))
+    says = f"{Path('run').resolve()} holds a training, which this run would write over"
+    assert says in refused(capsys, *words, *of, "hydra.run.dir=run")
+    assert {path: path.read_bytes() for path in sorted(Path("run").iterdir()) if path.is_file()} == before
+
+
 def test_a_run_that_max_steps_stopped_goes_on(trained):
     shutil.copytree(trained, "run")
     assert main(["train", "resume=run", "max_steps=null", "epochs=1"]) == 0

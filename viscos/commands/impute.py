@@ -49,6 +49,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     ended goes on after the last of them.
     """
     run_dir = Path(cfg["run_dir"])
+    runs.refuse_training(run_dir)
     if (record := _finished(run_dir, resumed=bool(cfg["resume"]))) is not None:
         return record
     _keep(run_dir, overwrite=cfg["overwrite"] or bool(cfg["resume"]))

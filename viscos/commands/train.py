@@ -33,6 +33,8 @@ from viscos.train.validation import bound
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
+    if not cfg["resume"]:
+        runs.refuse_training(cfg["run_dir"])
     machine, other = Machine.of(cfg), other_imputer(cfg)
     if other and machine.devices > 1:
         raise InputError(f"devices={machine.devices} share the batches of a flow; another imputer trains on one")

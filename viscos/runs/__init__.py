@@ -10,4 +10,5 @@ from viscos.runs.folder import essence as essence
 from viscos.runs.folder import find_checkpoint as find_checkpoint
 from viscos.runs.folder import load_config as load_config
 from viscos.runs.folder import named as named
+from viscos.runs.folder import refuse_training as refuse_training
 from viscos.runs.folder import save_config as save_config

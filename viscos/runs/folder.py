@@ -10,6 +10,7 @@ import yaml
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 
 CONFIG = "config.yaml"
 """The settings that a run was made with."""
@@ -72,6 +73,15 @@ def find_checkpoint(path: str | Path) -> Path:
     runs = sorted(given.glob(f"*/{CHECKPOINT}"), key=lambda found: found.stat().st_mtime)
     hint = f"; did you mean {str(runs[-1].parent)!r}?" if runs else ", so it is not the folder of a trained flow"
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
+
+
+def refuse_training(run_dir: str | Path) -> None:
+    """Raises `InputError` for a folder that holds a training, which a run that begins there would write over."""
+    if (Path(run_dir) / CHECKPOINT).exists():
+        raise InputError(
+            f"{run_dir} holds a training, which this run would write over; leave the folder to viscos, or give another "
+            f"(`viscos train {typed('resume', run_dir)}` goes on with it)"
+        )
 
 
 def named(path: str | Path) -> Path:
