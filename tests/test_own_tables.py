@@ -214,6 +214,40 @@ def test_what_the_columns_of_a_mixed_table_are():
     assert len(given.columns) == 27 and load("table", "train", path="t.csv", drop=["kind"]).shape == (5,)
 
 
+def test_categories_are_written_as_their_cells_are():
+    rows = [("01,1.0,0.0,7", "02,2.0,1.0,8", "10,2.0,1,09")[k % 3] for k in range(18)]
+    write("region,g,flag,many\n" + "\n".join(rows) + "\n,,,\n")
+    train = load("table", "train", path="t.csv", categories=["g"])
+    columns = train.scheme.columns
+    assert [column.levels for column in columns[:3]] == [("01", "02", "10"), ("1.0", "2.0"), ("0.0", "1.0")]
+    assert "region (3 categories)" in train.notes[1]
+    numbers = read_rows(write("region,g,flag,many\n1,2,0,7\n010,1.0,1.00,9\n", "new.csv"), train.scheme).data
+    assert train.scheme.decode(numbers.values).tolist() == [[0, 1, 0, 0], [2, 0, 1, 2]], "1 is 01, and 2 is 2.0"
+    old = Scheme((Column("region", whole=True), Column("g", levels=("1", "2")), *columns[2:]))
+    values = old.encode(torch.tensor([[1.0, 0, 0, 0], [2, 1, 1, 1]]))
+    whole = Vectors("t", values, None, 0, columns=old.entries, scheme=old)
+    aligned = Scaling.fit(whole, whole.known).aligned(train)
+    assert torch.equal(aligned.values[:, 0].float(), torch.tensor([1.0, 2, 10])[train.values[:, :3].argmax(1)])
+    assert torch.equal(old.decode(aligned.values)[:, 1:3], train.scheme.decode(train.values)[:, 1:3])
+
+
+def test_a_category_is_read_in_other_signs():
+    write("g;x\n" + "".join(f"{(1 + k % 3) / 2:g};{k}\n".replace(".", ",") for k in range(12)))
+    column = load("table", "train", path="t.csv", categories=["g"], decimal=",").scheme.columns[0]
+    assert column.levels == ("0,5", "1", "1,5")
+    cells = np.array(["0.5", "1.50", "1", "", "2"], dtype=object)
+    assert column.numbers(cells).tolist() == pytest.approx([0, 2, 1, NAN, NAN], nan_ok=True)
+    assert column.numbers(np.array(["1,50"]), Dialect(decimal=",")).tolist() == [2]
+
+
+def test_many_codes_are_named():
+    write("code,x\n" + "".join(f"{97 + k:05d},{k % 7}.5\n" for k in range(100)))
+    lines = load("table", "train", path="t.csv").notes
+    assert any("holds '00097', which looks like a code" in line and "dataset.drop=[code]" in line for line in lines)
+    write("code,x\n" + "".join(f"{97 + k},{k % 7}.5\n" for k in range(100)))
+    assert "looks like a code" not in " ".join(load("table", "train", path="t.csv").notes)
+
+
 @pytest.mark.parametrize(
     ("cells", "says"),
     [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
-from collections.abc import Iterable
+import re
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.data.sources.dialect import PLAIN, Dialect
 
 MOST = 50
 """Categories that a column may have."""
@@ -28,6 +31,7 @@ FORMATS = (
     "%d.%m.%Y %H:%M",
 )
 """How dates may be written, for `datetime.strptime`."""
+_PADDED = re.compile(r"0\d+")
 _DAY = 86400
 _BEGIN = datetime.datetime(1970, 1, 1)
 
@@ -49,12 +53,23 @@ class Column:
         """Whether its numbers stand for categories."""
         return bool(self.levels)
 
-    def numbers(self, cells: Iterable[str]) -> np.ndarray:
-        """Cells of text (N,) of categories or dates as numbers, float64; NaN for what is none."""
+    def numbers(self, cells: np.ndarray, signs: Dialect = PLAIN) -> np.ndarray:
+        """Cells of text (N,) of categories or dates as numbers, float64; NaN for what is none.
+
+        A number in these `signs` is the category of that number, however it is written: 1.0 is 1.
+        """
         if self.format:
             return np.array([_days(cell, self.format) for cell in cells])
         codes = {level: float(code) for code, level in enumerate(self.levels)}
-        return np.array([codes.get(cell, math.nan) for cell in cells])
+        alike = {value: codes[level] for level, value in zip(self.levels, self._values(signs), strict=True)}
+        read = signs.numbers(cells).tolist()  # NaN equals nothing, so what is no number is nowhere in `alike`
+        return np.array([codes.get(cell, alike.get(v, math.nan)) for cell, v in zip(cells, read, strict=True)])
+
+    def _values(self, signs: Dialect) -> list[float]:
+        """The levels as numbers: in these signs, else in those that the file of training may have had."""
+        each = (signs.numbers(np.array(self.levels)) for signs in (signs, PLAIN, Dialect(decimal=",")))
+        values: list[float] = functools.reduce(lambda a, b: np.where(np.isnan(a), b, a), each).tolist()
+        return values
 
     def text(self, value: float) -> str:
         """A category or a date as a cell."""
@@ -74,19 +89,41 @@ class Column:
         return cls(**(state | {"levels": tuple(state["levels"])}))
 
 
-def column_of_numbers(name: str, values: np.ndarray, categories: bool = False) -> tuple[Column, np.ndarray]:
-    """The column that the numbers (N,), NaN in holes, are of, and they as it has them; 0 and 1 alone are categories.
+def column_of_numbers(
+    name: str, values: np.ndarray, cells: np.ndarray | None = None, categories: bool = False
+) -> tuple[Column, np.ndarray]:
+    """The column that the numbers (N,), NaN in holes, are of, and they as it has them.
 
-    With `categories`, each number that occurs is one. Raises `InputError` for too many of them.
+    They are categories where they are 0 and 1 alone, or are few and some of their `cells` (N,), text, look like codes;
+    with `categories` always. Each is written as in most of its cells. Raises `InputError` for too many of them.
     """
-    there = values[~np.isnan(values)]
+    known = ~np.isnan(values)
+    there = values[known]
     found = np.unique(there)
-    if categories or (len(found) == 2 and (found == [0, 1]).all()):
+    flags = len(found) == 2 and bool((found == [0, 1]).all())
+    codes = cells is not None and _few(len(found), len(there)) and bool(padded(cells[known]))
+    if categories or flags or codes:
         if len(found) > MOST:
             raise InputError(f"column {name!r} has {len(found)} different numbers; at most {MOST} can be categories")
-        column = Column(name, levels=tuple(f"{value:.12g}" for value in found))
-        return column, np.where(np.isnan(values), math.nan, np.searchsorted(found, values).astype(np.float64))
+        column = Column(name, levels=tuple(_written(value, values, cells) for value in found))
+        return column, np.where(known, np.searchsorted(found, values).astype(np.float64), math.nan)
     return Column(name, whole=bool(len(there) and (there == np.round(there)).all())), values
+
+
+def padded(cells: np.ndarray) -> str:
+    """The first of the cells that looks like a code: digits of which the first is 0; empty if none does."""
+    return next((cell for cell in cells if _PADDED.fullmatch(cell)), "")
+
+
+def _written(value: float, values: np.ndarray, cells: np.ndarray | None) -> str:
+    if cells is None:
+        return f"{value:.12g}"
+    most: str = Counter(cells[values == value]).most_common(1)[0][0]
+    return most
+
+
+def _few(different: int, rows: int) -> bool:
+    return different <= min(MOST, max(2, rows // 2))
 
 
 def column_of_text(name: str, cells: np.ndarray) -> Column:
@@ -103,7 +140,7 @@ def column_of_text(name: str, cells: np.ndarray) -> Column:
         )
     if formats:
         return Column(name, format=formats[0])
-    if len(different) > min(MOST, max(2, len(cells) // 2)):
+    if not _few(len(different), len(cells)):
         raise InputError(
             f"column {name!r} holds {len(different)} different texts in {len(cells)} rows, such as {different[0]!r}, "
             "which is too many for categories"

@@ -169,8 +169,8 @@ def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vecto
     for place, (found, wanted) in enumerate(zip(theirs.columns, ours.columns, strict=True)):
         if found.levels == wanted.levels and found.format == wanted.format:
             continue
-        written = [_text(found, value) for value in numbers[:, place].tolist()]
-        fresh = wanted.numbers(written) if wanted.levels or wanted.format else Dialect().numbers(np.array(written))
+        written = np.array([_text(found, value) for value in numbers[:, place].tolist()], dtype=object)
+        fresh = wanted.numbers(written) if wanted.levels or wanted.format else Dialect().numbers(written)
         if (np.isnan(fresh) & ~numbers[:, place].isnan().numpy()).any():
             raise InputError(f"column {wanted.name!r} of {data.name!r} holds other kinds of values than in training")
         numbers[:, place] = torch.from_numpy(fresh)
@@ -180,7 +180,7 @@ def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vecto
 def _text(column: Column, value: float) -> str:
     if value != value:
         return ""
-    return column.text(value) if column.levels or column.format else f"{value:.12g}"
+    return column.text(value) if column.levels or column.format else repr(value)
 
 
 def fit_scaling(data: Data, observed: Tensor) -> Scaling | None:

@@ -76,7 +76,7 @@ def _numbers(column: Column, cells: list[Any]) -> np.ndarray:
     hole = np.array([cell is None or cell != cell for cell in cells], dtype=bool)
     if column.levels or column.format:
         written = [f"{cell:.12g}" if isinstance(cell, (int, float)) else str(cell) for cell in cells]
-        found = column.numbers(written)
+        found = column.numbers(np.array(written, dtype=object))
     else:
         known = [math.nan if empty else cell for cell, empty in zip(cells, hole, strict=True)]
         found = as_tensor(known, f"column {column.name!r}").double().numpy()

@@ -21,7 +21,7 @@ from viscos.commands.assemble.saved import from_training, noise_of, test_masks, 
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
-from viscos.data.sources.dialect import Dialect, dialect_of
+from viscos.data.sources.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
@@ -41,7 +41,6 @@ WEIGHED = 64
 WEIGHED_ENTRIES, WEIGHED_ITEMS = 64, 1000
 AUTO, CHECKED = "auto", 0.1
 """The setting of `check` that leaves the share open, and what that is then."""
-PLAIN = Dialect()
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,10 @@ class Dialect:
         return value if math.isfinite(value) else math.nan
 
 
+PLAIN = Dialect()
+"""Points, and no thousands."""
+
+
 def dialect_of(prefix: str, *settings: Mapping[str, Any]) -> Dialect:
     """The dialect of several settings, of which the later ones count where they are not null."""
     given = {key: each[key] for each in settings for key in SIGNS if each.get(key) is not None}

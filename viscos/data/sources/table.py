@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
-from viscos.data.columns import Column, Scheme, column_of_numbers, column_of_text
+from viscos.data.columns import Column, Scheme, column_of_numbers, column_of_text, padded
 from viscos.data.far_out import far_out
 from viscos.data.items import held_out
 from viscos.data.sources.array import LABELS, find, read_arrays
@@ -65,7 +65,7 @@ def table(
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     picked = None if labels is None else labels[rows]
-    notes = (*_notes(source), *scheme.about(), *far_out(scheme, values, "dataset"))
+    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, values, "dataset"))
     return Vectors(source.path.stem, values[rows], picked, count, notes=notes, columns=scheme.entries, scheme=scheme)
 
 
@@ -176,7 +176,7 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
     """What a column of training data is, and its numbers (N,), NaN in holes."""
     if isinstance(source, _Array):
         there = source.column(name)
-        empty = np.isnan(there)
+        empty, cells = np.isnan(there), None
     else:
         cells, dialect = source.cells(name), source.dialect
         empty = dialect.empty(cells)
@@ -187,8 +187,8 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
     try:
         odd = ~empty & np.isnan(there)
         if not odd.any():
-            return column_of_numbers(name, there, categories)
-        assert isinstance(source, Sheet)
+            return column_of_numbers(name, there, cells, categories)
+        assert isinstance(source, Sheet) and cells is not None
         if not categories and (not (odd | empty).all() or _like_numbers(cells[odd], dialect)):
             _refuse(source, name, int(odd.argmax()))
         column = column_of_text(name, cells[~empty])
@@ -202,7 +202,7 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
 def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
     """The numbers (N,) of a column that is known from training, NaN in holes."""
     if isinstance(source, _Array):
-        there = source.column(name)
+        there, dialect = source.column(name), Dialect()
         if not column.categories:
             return there
         cells = np.array([f"{value:.12g}" for value in there], dtype=object)
@@ -210,12 +210,7 @@ def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
     else:
         cells, dialect = source.cells(name), source.dialect
         empty, there = dialect.empty(cells), dialect.numbers(cells)
-    if column.categories or column.format:
-        found = column.numbers(cells)
-        same = column.numbers(np.array([f"{value:.12g}" for value in there], dtype=object))  # 1.0 is 1
-        found = np.where(np.isnan(found), same, found)
-    else:
-        found = there
+    found = column.numbers(cells, dialect) if column.categories or column.format else there
     odd = ~empty & np.isnan(found)
     if odd.any():
         row = int(odd.argmax())
@@ -232,6 +227,16 @@ def _notes(source: Sheet | _Array) -> tuple[str, ...]:
     many = source.trailing if isinstance(source, Sheet) else 0
     what = f"{many} empty row{'s' * (many > 1)} at the end"
     return (f"{source.path}: {what} left out",) if many else ()
+
+
+def _codes(source: Sheet | _Array, scheme: Scheme) -> Iterator[str]:
+    """Lines on columns that look like codes, and are too many for categories."""
+    for column in scheme.columns:
+        if isinstance(source, Sheet) and not column.categories and (code := padded(source.cells(column.name))):
+            yield (
+                f"warning: column {column.name!r} holds {code!r}, which looks like a code; too many for categories, "
+                f"they are learnt as numbers; to leave it out, say {typed('dataset.drop', [column.name])}"
+            )
 
 
 def _like_numbers(cells: np.ndarray, dialect: Dialect) -> bool:
