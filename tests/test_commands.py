@@ -885,6 +885,37 @@ def test_completions_do_not_go_on_with_other_items(trained, monkeypatch, keyboar
     assert main(["impute", f"resume={folder}"]) == 0
 
 
+AT_ONCE = ("threads=1", "items=5", "batch_size=2", "draws=2", "posterior=amortised", "hydra.run.dir=run")
+
+
+def killed_at(monkeypatch, batch: int, *words: str) -> None:
+    """A run that is killed in a batch; the ones before are kept."""
+    complete, begun = imputing._complete, []
+
+    def killed(job, rows, log):
+        begun.append(rows)
+        if len(begun) > batch:
+            raise RuntimeError("the machine went down")
+        return complete(job, rows, log)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(imputing, "_complete", killed)
+        assert main(["impute", *words]) == 1
+
+
+@pytest.mark.parametrize(("batch", "finished"), [(0, True), (1, False)])
+def test_a_run_that_takes_the_place_of_another_goes_on_by_itself(batch, finished, trained, monkeypatch):
+    words = (f"checkpoint={trained}", *AT_ONCE)
+    if finished:
+        assert main(["impute", *words]) == 0
+    else:
+        killed_at(monkeypatch, 2, *words)
+    killed_at(monkeypatch, batch, *words, "seed=5", "overwrite=true")
+    assert main(["impute", "resume=run"]) == 0
+    assert main(["impute", *words, "seed=5", "overwrite=true", "hydra.run.dir=whole"]) == 0
+    assert_same_completions(Path("run"), Path("whole"))
+
+
 def test_an_interrupted_sweep_of_completions_goes_on(trained, monkeypatch, keyboard, capsys):
     words = ("seed=0,1", "hydra.sweep.dir=sweep", "--multirun")
     with pytest.raises(FileNotFoundError):

@@ -64,15 +64,18 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         set_verbosity("quiet")
     job = imputing(cfg, devices.device)
     _announce(job)
-    passes = [Pass(job, Shards(job))]
+    again = second_pass(job)
+    with devices.rank_zero_first():  # it removes what is there of another job
+        passes = [Pass(job, Shards(job))]
+        if again is not None:
+            passes.append(Pass(again, Shards(again, CHECK), CHECK, refuses=False))
     if (batches := len(passes[0].starts)) < devices.world_size:
         say(f"devices={devices.world_size}, but batches: {batches}; lower batch_size to give each a share")
-    again = second_pass(job)
     if job.check is not None and again is None:
         say("no column with holes has a known cell to hide: how far off the completions are cannot be seen")
-    if again is not None:
-        passes.append(Pass(again, Shards(again, CHECK), CHECK, refuses=False))
     if first:
+        if not job.settings["resume"]:
+            (job.run_dir / RECORD).unlink(missing_ok=True)  # of a run that is overwritten, which has finished
         runs.save_config(job.run_dir, job.settings | {"resume": None})
     with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), ExitStack() as opened:
         log = opened.enter_context(Log(job.run_dir)) if first else None

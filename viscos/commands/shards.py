@@ -21,7 +21,7 @@ class Shards:
     """The finished batches of a run, each under the number of its first item, and a word where a run has several kinds.
 
     A batch counts as finished if it is of the same settings, items and weights as the job: those of another job are
-    passed over, or refused with `InputError` where the job is to go on from them.
+    removed, or refused with `InputError` where the job is to go on from them.
     """
 
     def __init__(self, job: Imputing, kind: str = "") -> None:
@@ -41,7 +41,9 @@ class Shards:
                     f"{path} was begun with other {' and '.join(other)} than are there now, so the run cannot go on; "
                     "start it anew, in another folder"
                 )
-            if not other:
+            if other:
+                path.unlink(missing_ok=True)
+            else:
                 self._done[int(path.stem.removeprefix(self._kind))] = Results.from_state(state["completed"])
 
     def has(self, first: int) -> bool:
