@@ -66,9 +66,9 @@ def _follow(trainer: Trainer, log_every: int) -> dict[str, Any]:
 
         def after(report: Report) -> None:
             if report.step % log_every == 0:
-                trainer.certify(average=False)
+                trainer.certified()
             if trainer.anywhere(interrupted()):
-                trainer.certify()
+                trainer.result()
                 raise KeyboardInterrupt
 
         trainer.run(after, lambda epoch: None)
@@ -102,9 +102,10 @@ def _train(job: Training, log: Log) -> float:
     def save(epoch: int = 0) -> None:
         test = job.test
         known = (job.gaussian, means, job.scaling, job.rows)
-        parts = model_state(trainer.result(), job.settings, test.shape, test.classes, *known)
+        result = trainer.result()
+        parts = model_state(result, job.settings, test.shape, test.classes, *known)
         seconds = time.monotonic() - began
-        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(), "seconds": seconds})
+        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(result), "seconds": seconds})
 
     save()
     with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:
@@ -112,8 +113,7 @@ def _train(job: Training, log: Log) -> float:
         def after(report: Report) -> None:
             scalars = report.loss | report.solver
             if report.step % job.log_every == 0:
-                trainer.certify(average=False)
-                scalars |= _bound(job, report)
+                scalars |= _bound(job, report, trainer.certified())
                 log.scalars("train", scalars, report.step)
                 progress.say(_line(report, scalars), "verbose")
             if report.validation:
@@ -123,7 +123,6 @@ def _train(job: Training, log: Log) -> float:
             held_back = {f"held-back {key}": value for key, value in report.validation.items()}
             _show(progress, report, {key: scalars[key] for key in shown if key in scalars} | held_back)
             if trainer.anywhere(interrupted()):
-                trainer.certify()
                 save()
                 raise KeyboardInterrupt
 
@@ -181,9 +180,8 @@ def _show(progress: Bar, report: Report, scalars: dict[str, float]) -> None:
 
 
 @torch.no_grad()
-def _bound(job: Training, report: Report) -> dict[str, float]:
-    """The bound (or log p) in nats of some items of the batch, where it costs little."""
-    model = job.trainer.model
+def _bound(job: Training, report: Report, model: Model) -> dict[str, float]:
+    """The bound (or log p) of a model in nats of some items of the batch, where it costs little."""
     learning = "" if report.phase is None else report.phase.name
     # Of a flow that is trained by matching, a log-determinant costs as much as many steps.
     if model.flow.trained_by_matching or learning not in ("", "flow", "bound"):

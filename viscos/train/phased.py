@@ -99,7 +99,7 @@ class PhasedTrainer(Trainer):
             self.step += 1
             report = self._judged(report, within + 1, phase.steps)
             if self.step % per_epoch == 0 or self.step == self.total:
-                self.certify()
+                self.result()  # in every process: all end where it is refused
                 epoch_end(self.step // per_epoch)
             after(report)
 
@@ -128,7 +128,7 @@ class PhasedTrainer(Trainer):
     def _leave(self, phase: Phase | None, within: int) -> None:
         """Takes the averaged parameters over, or the best ones."""
         if self.average is not None:
-            self.model.load_state_dict(self.result().state_dict())
+            self.model.load_state_dict(self._trained().state_dict())
         super()._leave(phase, within)
         check_invertible(self.model.flow)
 
@@ -308,9 +308,9 @@ class PhasedTrainer(Trainer):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self, result: Model | None = None) -> dict[str, Any]:
         """All that a resumed run needs beside the parts of `result()`; what was drawn is left out of the last one."""
-        state = super().state() | {"phases": [[phase.name, phase.steps] for phase in self.plan.phases]}
+        state = super().state(result) | {"phases": [[phase.name, phase.steps] for phase in self.plan.phases]}
         if self.step < self.total:
             rows = (self.drawn & ~self.data.observed.flatten(1).all(1)).nonzero().flatten()
             state |= {"drawn": rows, "completions": self.completed[rows]}

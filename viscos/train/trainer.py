@@ -19,7 +19,7 @@ from viscos.inference import Objective
 from viscos.train.average import Average
 from viscos.train.devices import Devices, OneDevice
 from viscos.train.gradients import Gradients
-from viscos.train.invertible import check_invertible
+from viscos.train.invertible import certified
 from viscos.train.loss import Loss, Scalars
 from viscos.train.model import Model
 from viscos.train.noise import noisy
@@ -103,24 +103,25 @@ class Trainer:
             self.step += 1
             report = self._judged(report, self.step, self.total)
             if self.step % per_epoch == 0 or self.step == self.total:
-                self.certify()
+                self.result()  # in every process: all end where it is refused
                 epoch_end(self.step // per_epoch)
             after(report)
 
     def result(self) -> Model:
-        """What the training has come to: the model, or a copy with the averaged parameters."""
-        return self.model if self.average is None else self.average.model(self.model)
+        """What the training has come to: the model, or with the averaged parameters; certified, if need be a copy.
 
-    def certify(self, average: bool = True) -> None:
-        """Raises `InputError` unless every residual branch is certified to be a contraction, after power iterations.
-
-        Between two steps at which this was called a branch may for a while be none. It is called at the end of an
-        epoch, and must be, in every process, before anything else that saves the flow, or measures it: then without
-        the `average`, of which every check costs a copy.
+        While it is trained a branch may for a while be no contraction. Raises `InputError` for a flow that cannot be
+        certified: at the end of each epoch too, where it is asked for.
         """
-        check_invertible(self.model.flow)
-        if average and self.average is not None and self.model.flow.branches():
-            check_invertible(self.result().flow, attempts=())
+        return certified(self._trained())
+
+    def certified(self) -> Model:
+        """The same without an average, of which every check costs a copy: the model itself, to be measured."""
+        return certified(self.model)
+
+    def _trained(self) -> Model:
+        """What the training has come to, without a certificate."""
+        return self.model if self.average is None else self.average.model(self.model)
 
     def anywhere(self, flag: bool) -> bool:
         """Whether `flag` is set in any of the processes; every one must ask."""
@@ -142,7 +143,7 @@ class Trainer:
 
     def _measure(self, phase: Phase | None, within: int) -> Scalars:
         assert self.validation is not None
-        model = self.result().eval()
+        model = self._trained().eval()
         with torch.no_grad():
             scalars = self._validate(model, phase)
         if not scalars:
@@ -150,8 +151,8 @@ class Trainer:
             return {}
         # All processes measure the same, and must come to the same decision.
         loss = self.devices.gather_rows([loss_of(scalars)])[0][0]
-        certified = max(model.flow.lipschitz(), default=0.0) < 1
-        if certified and (phase is not None or within > self.plan.pretrain):  # before, the flow stands still
+        contracts = max(model.flow.lipschitz(), default=0.0) < 1
+        if contracts and (phase is not None or within > self.plan.pretrain):  # before, the flow stands still
             self.validation.take(model, loss, within)
         self.model.train()
         return scalars
@@ -269,11 +270,12 @@ class Trainer:
                 "lower learning_rate, or take solver=newton_krylov"
             )
 
-    def state(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the parts of `result()`, in plain containers."""
+    def state(self, result: Model | None = None) -> dict[str, Any]:
+        """All that a resumed run needs beside the parts of `result()`, in plain containers; if it is there, take it."""
+        result = self.result() if result is None else result
         state: dict[str, Any] = {"step": self.step, "optimizer": self.optimizer.state_dict()}
-        if self.average is not None:
-            saved, mine = self.result().state_dict(), self.model.state_dict()
+        if result is not self.model:
+            saved, mine = result.state_dict(), self.model.state_dict()
             state["trained"] = {name: value for name, value in mine.items() if not torch.equal(value, saved[name])}
         if self.devices.scaler is not None:
             state["scaler"] = self.devices.scaler.state_dict()
@@ -287,6 +289,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.restart(self.model)
+        if self.average is not None or "trained" in state:  # else what was saved is what was trained
             self.model.load_state_dict(state["trained"], strict=False)
         if self.devices.scaler is not None and "scaler" in state:
             self.devices.scaler.load_state_dict(state["scaler"])
