@@ -26,6 +26,7 @@ from viscos import runs
 from viscos.cli import main
 from viscos.commands import impute as imputing
 from viscos.commands.assemble.choice import Asked, Choice
+from viscos.commands.assemble.saved import unfinished
 from viscos.commands.interrupt import held
 from viscos.core import atomic, progress
 from viscos.core.choices import description, names
@@ -972,6 +973,17 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(step, longer, monkeyp
     assert runs.load_config(folder) == runs.load_config(longer)
     assert scalars(folder, "train/bound") == scalars(longer, "train/bound")
     assert (folder / "completions.png").read_bytes() == (longer / "completions.png").read_bytes()
+
+
+def test_what_uses_a_training_that_has_not_come_to_its_end_says_so(longer, monkeypatch, keyboard, capsys):
+    folder = interrupted(monkeypatch, 5)
+    line = "this training has not come to its end (it stands at step 6) and was not measured; "
+    line += f"`viscos train resume={folder}` goes on with it\n"
+    for command, words in (("impute", TINY), ("eval", NO_FIT)):
+        assert main([command, f"checkpoint={folder}", *words]) == 0 and line in capsys.readouterr().out
+    assert not unfinished(load_trained(longer))
+    shutil.copy(folder / "checkpoint.pt", "alone.pt")
+    assert not unfinished(load_trained("alone.pt")), "nothing is known of a file alone"
 
 
 def test_a_second_ctrl_c_does_not_wait(longer, monkeypatch, keyboard):

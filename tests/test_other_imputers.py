@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from viscos.cli import main
+from viscos.commands.assemble.saved import unfinished
 from viscos.imputers import NeighboursImputer, quiet
 from viscos.runs import checkpoint
 from viscos.runs.trained import Fitted, load, load_any
@@ -143,7 +144,9 @@ def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
     signal.signal(signal.SIGINT, before)
     assert "goes on" in capsys.readouterr().err and not checkpoint.load("stopped/checkpoint.pt")["finished"]
     assert not Path("stopped/metrics.json").exists()
+    (line,) = unfinished(load_any("stopped"))
+    assert line.endswith("and was not measured; `viscos train resume=stopped` goes on with it")
     monkeypatch.setattr(NeighboursImputer, "load_state", load)
     assert main(["train", "resume=stopped"]) == 0
     assert seen == list(range(1, 11)) and record("stopped")["imputer"] == "knn"
-    assert checkpoint.load("stopped/checkpoint.pt")["finished"]
+    assert checkpoint.load("stopped/checkpoint.pt")["finished"] and not unfinished(load_any("stopped"))

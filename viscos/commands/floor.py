@@ -6,9 +6,7 @@ Those are the cells that the mask of training hid: they are known, and neither t
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,16 +70,9 @@ def line(floor: dict[str, Any]) -> str:
     return f"{said}; tables are completed by {mix}{error}, unless imputer=viscos is said"
 
 
-def of_run(checkpoint: Path, steps: int | None) -> dict[str, Any] | None:
-    """What was measured at the end of the training that left this checkpoint, if it was.
-
-    A run that goes on has a checkpoint of other `steps` than its record, until that is written anew.
-    """
-    try:
-        record = json.loads((checkpoint.parent / "metrics.json").read_text(encoding="utf-8"))
-        found: dict[str, Any] | None = record.get(NAME) if record.get("steps") == steps else None
-    except (OSError, ValueError, AttributeError):
-        return None
+def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What was measured by the record of a training, if it was."""
+    found: dict[str, Any] | None = (record or {}).get(NAME)
     return found if isinstance(found, dict) and {"best", "rmse", "cells"} <= found.keys() else None
 
 

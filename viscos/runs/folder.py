@@ -16,6 +16,8 @@ CONFIG = "config.yaml"
 """The settings that a run was made with."""
 CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
+RECORD = "metrics.json"
+"""The record of a run, which is written at its end."""
 LATEST = "latest"
 """Stands for the newest training, where a checkpoint is asked for."""
 OUTPUTS = Path("outputs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,19 @@ class Saved:
     def gaussian(self) -> Gaussian | None:
         """The Gaussian that was fitted to the observed training entries."""
         return restore_gaussian(self.state)
+
+    @cached_property
+    def record(self) -> dict[str, Any] | None:
+        """What was measured at the end of the training; None where it did not come to its end, or has not yet.
+
+        A run that goes on has a checkpoint of other steps than its record, until that is written anew.
+        """
+        steps = self.state.get("trainer", {}).get("step")
+        try:
+            found = json.loads((self.path.parent / runs.RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("steps", steps) == steps else None
 
     @property
     def means(self) -> Tensor | None:

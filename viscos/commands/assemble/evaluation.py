@@ -14,7 +14,7 @@ from viscos.commands.assemble.imputers import MODEL, Parts
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.saved import dataset_of, from_training, moved, test_masks, test_split
+from viscos.commands.assemble.saved import dataset_of, from_training, moved, test_masks, test_split, unfinished
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
@@ -74,6 +74,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     dataset = dataset_of(trained)
     split = test_split(trained, cfg["items"] or trained.cfg["test_items"])
     test = trained.standardised(split.data)
+    test = replace(test, notes=(*test.notes, *unfinished(trained)))
     masks = masks_of(cfg)
     observed = test_masks(trained, masks, test, split.changed)
     model = trained.model if isinstance(trained, Trained) else None

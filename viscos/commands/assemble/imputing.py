@@ -17,7 +17,7 @@ from viscos.commands.assemble.idle import apart, of_another_imputer, of_completi
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
-from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split
+from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split, unfinished
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.items import Data
@@ -158,6 +158,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     trained = _trained(cfg, device)
     items = _items(cfg, trained, masks)
     data = trained.standardised(items.data)
+    data = replace(data, notes=(*data.notes, *unfinished(trained)))
     if isinstance(trained, Trained):
         trained.model.flow.check(data.values)
     own = items.rows is not None and masks is None and not bool(items.observed.all())
@@ -199,7 +200,7 @@ def _floor(cfg: dict[str, Any], trained: Saved, items: Items) -> dict[str, Any] 
     left_open = cfg.get("imputer") is None and cfg.get("flow") is None and cfg["refine"] is None
     if items.rows is None or not left_open or asked.fit or not asked.open or not isinstance(trained, Trained):
         return None
-    found = floor.of_run(trained.path, trained.state.get("trainer", {}).get("step"))
+    found = floor.of_run(trained.record)
     return None if found is None or found["best"] == floor.FLOW else found
 
 

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from viscos import runs
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, complete_gaussian
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.assemble.training import MASKS
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.mask_files import load_masks
@@ -30,6 +32,17 @@ PLACE = ("path", "root", "download")
 def dataset_of(trained: Saved) -> Dataset:
     """What the run was trained on."""
     return Dataset(trained.cfg["dataset"])
+
+
+def unfinished(trained: Saved) -> tuple[str, ...]:
+    """A line on a training that did not come to its end, or has not yet; none where the run folder is not there."""
+    folder, state = trained.path.parent, trained.state
+    learnt = "trainer" in state or "finished" in state  # what another library trained has neither
+    if not learnt or trained.record is not None or not (folder / runs.CONFIG).is_file():
+        return ()
+    at = f" (it stands at step {state['trainer']['step']})" if "trainer" in state else ""
+    goes_on = f"`viscos train {typed('resume', folder)}` goes on with it"
+    return (f"this training has not come to its end{at} and was not measured; {goes_on}",)
 
 
 def noise_of(trained: Saved, denoise: bool) -> float:
