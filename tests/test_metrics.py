@@ -92,6 +92,15 @@ def test_failed_items_are_left_out_and_counted():
     assert record["per_image_std"] is None and "[0, 1]" in record["unit"] and "hidden" in record["over"]
 
 
+def test_the_interval_of_an_error_does_not_begin_below_0():
+    """Of 0.1 and 1: 0.55 ∓ 1.96 · 0.636 / √2, which is −0.33 to 1.43."""
+    completed = torch.tensor([[0.1], [1.0]])
+    low, high = rmse(completed, torch.zeros(2, 1), torch.ones(2, 1, dtype=torch.bool)).record()[
+        "per_image_mean_interval_95"
+    ]
+    assert low == 0 and high == pytest.approx(0.55 + 1.959964 * 0.45)
+
+
 def test_nothing_to_count():
     assert math.isnan(RMSE().pooled) and math.isnan(RMSE().per_image.mean)
     assert json.loads(json.dumps(RMSE().record(), allow_nan=False))["pooled"] is None

@@ -380,7 +380,10 @@ def test_a_mask_of_the_picture_and_nothing_is_overwritten(trained, capsys):
     save(np.where(found.numpy(), 255, 0).astype(np.uint8), "m.png")
     words = ("input=a.png", "observed=m.png", "mask.hole=white", "window=tiles")
     out, manifest, entries = complete(trained, *words)
-    assert "seen at its own resolution in 1 tile of 8 × 8" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "seen at its own resolution in 1 tile of 8 × 8" in said
+    assert "RMSE on hidden pixels, in [0, 1], against what stands under the mask:\n" in said
+    assert "on hidden pixels, against what stands under the mask, ± standard error:\n" in said
     done = opened(out / "completed/a/draw-01.png")
     assert np.array_equal(done[~found.numpy()], pixels(40, 60)[~found.numpy()])
     assert (done != pixels(40, 60))[found.numpy()].any() and manifest["mask"]["path"] == str(Path("m.png").absolute())

@@ -173,7 +173,10 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
         for metric in metrics:
             metric.update(imputer, completions, truth)
     labels = {kind.key: kind.label for imputer, _ in found for kind in kinds_of(imputer)}
-    return {key: entry for metric in metrics for key, entry in metric.record().items()} | {"labels": labels}
+    # Of a picture with a mask that may be what a user wants gone.
+    against = {"measured_against": "what stands under the mask"} if job.items.names else {}
+    measured = {key: entry for metric in metrics for key, entry in metric.record().items()}
+    return measured | {"labels": labels} | against
 
 
 def _bounds(job: Imputing, done: Results) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class RMSE:
             "pooled": known(self.pooled),
             f"{name}_mean": known(each.mean),
             f"{name}_std": known(each.std),
-            f"{name}_mean_interval_95": [known(each.low), known(each.high)],
+            f"{name}_mean_interval_95": [known(max(each.low, 0.0)), known(each.high)],  # NaN stays NaN
             **columns,
             "items": self.count,
             "entries": self.entries,

@@ -28,7 +28,7 @@ def completions_table(record: dict[str, Any]) -> list[str]:
     }
     lines = _layout(labels, columns)
     judged = "; FID and accuracy by a network trained on complete images" if any((fid | accuracy).values()) else ""
-    return [f"RMSE on hidden {_unit(rmse)}{judged}:", *lines] if lines else []
+    return [f"RMSE on hidden {_unit(rmse)}{_against(record)}{judged}:", *lines] if lines else []
 
 
 def scores_table(record: dict[str, Any]) -> list[str]:
@@ -52,7 +52,14 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     unit = "pixels" if "pixel" in mine.get("unit", "pixel") else "entries"
     if not lines:
         return []
-    return [f"scores of {head}, on hidden {unit}, ± standard error:", *lines, *_of_more(coverage, mine)]
+    head += f", on hidden {unit}{_against(record)}, ± standard error"
+    return [f"scores of {head}:", *lines, *_of_more(coverage, mine)]
+
+
+def _against(record: dict[str, Any]) -> str:
+    """What was taken for the truth, where it may be none."""
+    truth = record.get("measured_against")
+    return f", against {truth}" if truth else ""
 
 
 def _first(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
