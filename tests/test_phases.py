@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -634,10 +635,11 @@ SETTINGS = {
 }
 IMAGE = 1, 8, 8
 DIAGONAL = {"_target_": "viscos.posteriors.Diagonal"}
+NETWORK = SimpleNamespace(held_out=0.2, tempers=True)
 
 
 def settings(teach, matches, hides, **changes):
-    return settled(SETTINGS | {"teach": teach} | changes, IMAGE, matches=matches, hides=hides)
+    return settled(SETTINGS | {"teach": teach} | changes, IMAGE, 95, matches=matches, hides=hides)
 
 
 EM, BOTH = (f"prediction flow posterior redrawing flow posterior{bound} tempering" for bound in ("", " bound"))
@@ -662,11 +664,11 @@ def test_what_is_chosen(matches, hides, teach, taught, epochs, ema, rate, masks,
     regressed = taught in ("regression", "both")
     assert cfg["posterior"].get("regressed", False) == regressed
     assert cfg["posterior"]["held_out"] == (0.0 if regressed and not hides else 0.2)
-    plan = plan_of(cfg, 95, hides)
+    plan = plan_of(cfg, 95, hides, NETWORK)
     assert " ".join(phase.name for phase in plan.phases) == phases
     assert (plan.epochs, plan.ema, plan.learning_rate, plan.masks) == (epochs, ema, rate, masks)
     assert (plan.batch_size, plan.seed, plan.redraw, plan.noise) == (10, 3, 25, 0.05)
-    assert settled(cfg, IMAGE, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
+    assert settled(cfg, IMAGE, 95, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
 
 
 def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_anew():
@@ -688,8 +690,8 @@ def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_ane
     ],
 )
 def test_what_imputed_entries_count(shape, hides, given, weight):
-    cfg = settled(SETTINGS | {"imputed_weight": given}, shape, matches=True, hides=hides)
-    assert plan_of(cfg, 95, hides).imputed_weight == cfg["imputed_weight"] == weight
+    cfg = settled(SETTINGS | {"imputed_weight": given}, shape, 95, matches=True, hides=hides)
+    assert plan_of(cfg, 95, hides, NETWORK).imputed_weight == cfg["imputed_weight"] == weight
 
 
 def test_a_small_table_is_learnt_in_more_passes():
@@ -700,7 +702,7 @@ def test_a_small_table_is_learnt_in_more_passes():
 
 def test_nothing_to_teach_without_a_network():
     cfg = settings(None, True, False, posterior=DIAGONAL)
-    assert cfg["teach"] == "none" and cfg["posterior"] == DIAGONAL and plan_of(cfg, 95, False).phases == ()
+    assert cfg["teach"] == "none" and cfg["posterior"] == DIAGONAL and plan_of(cfg, 95, False, NETWORK).phases == ()
 
 
 @pytest.mark.parametrize(
@@ -723,7 +725,7 @@ def test_nothing_to_teach_without_a_network():
 )
 def test_what_is_refused(matches, hides, changes, line):
     with pytest.raises(InputError, match=f"^{line}"):
-        settled(SETTINGS | changes, IMAGE, matches=matches, hides=hides)
+        settled(SETTINGS | changes, IMAGE, 95, matches=matches, hides=hides)
 
 
 def test_what_is_set_stays():
@@ -733,14 +735,32 @@ def test_what_is_set_stays():
 
 
 def test_the_lengths_of_phases():
-    plan = plan_of(settings(None, True, True), 95, True)
+    plan = plan_of(settings(None, True, True), 95, True, NETWORK)
     # 10/1.2 passes of 9.5 batches, 10 of 10
     assert [phase.steps for phase in plan.phases] == [79, 100, 50, 3, 50, 25, 3]
-    plan = plan_of(settings(None, True, True, redraw=10_000, rounds=2), 95, True)
+    plan = plan_of(settings(None, True, True, redraw=10_000, rounds=2), 95, True, NETWORK)
     assert [phase.steps for phase in plan.phases if phase.name == "redrawing"] == [10, 10]
-    plan = plan_of(settings(None, True, True, max_steps=6), 95, True)
+    plan = plan_of(settings(None, True, True, max_steps=6), 95, True, NETWORK)
     assert [phase.steps for phase in plan.phases] == [6, 6, 3, 3, 3, 2, 3]
     assert plan.total(95) == 26, "max_steps is of the flow's first phase, and the others follow it"
-    assert plan_of(settings(None, True, True, max_steps=2), 95, True).phases[-1] == Phase("tempering", 2)
-    assert [phase.steps for phase in plan_of(settings(None, False, False), 95, False).phases] == [100, 50]
-    assert plan_of(settings(None, False, True), 95, True).pretrain == 19
+    assert plan_of(settings(None, True, True, max_steps=2), 95, True, NETWORK).phases[-1] == Phase("tempering", 2)
+    assert [phase.steps for phase in plan_of(settings(None, False, False), 95, False, NETWORK).phases] == [100, 50]
+    assert plan_of(settings(None, False, True), 95, True, NETWORK).pretrain == 19
+
+
+def test_held_out_entries_alone_teach_for_a_fifth_of_the_steps_that_there_are():
+    for given, passed in ({}, 10), ({"epochs": 20}, 20), ({"max_steps": 20}, 20 * 10 / 95), ({"max_steps": 999}, 10):
+        cfg = settings(None, False, True, **given)
+        assert cfg["pretrain"] == pytest.approx(passed / 5)
+    for most in range(1, 30):
+        plan = plan_of(settings(None, False, True, max_steps=most), 95, True, NETWORK)
+        assert plan.pretrain == round(most / 5) < plan.total(95) == most
+
+
+def test_a_training_whose_flow_would_learn_nothing_is_refused():
+    given = {"max_steps": 19, "pretrain": 2}
+    with pytest.raises(InputError, match=r"^pretrain=2 is 19 steps and the training has 19, so the flow would learn n"):
+        plan_of(settings(None, False, True, **given), 95, True, NETWORK)
+    assert plan_of(settings(None, False, True, **given | {"max_steps": 20}), 95, True, NETWORK).pretrain == 19
+    plan_of(settings(None, False, True, **given), 95, True, SimpleNamespace(held_out=0.0, tempers=False))
+    plan_of(settings(None, True, True, **given), 95, True, NETWORK)  # in phases, the flow has one of its own

@@ -211,7 +211,7 @@ def test_measurements_of_a_phase():
 
 def test_patience_needs_items_held_back():
     with pytest.raises(InputError, match=r"say how many, e\.g\. validation=0\.1"):
-        settled({"patience": 3, "validation": 0}, (1, 8, 8), matches=True, hides=True)
+        settled({"patience": 3, "validation": 0}, (1, 8, 8), 95, matches=True, hides=True)
 
 
 # ------------------------------------------------------------------------------------------------------- from the shell

@@ -9,7 +9,7 @@ from typing import Any
 from viscos.commands.assemble.data import Dataset
 from viscos.core.build import makes
 from viscos.core.errors import InputError
-from viscos.posteriors import InferenceNetwork
+from viscos.posteriors import InferenceNetwork, Posterior
 from viscos.train import Plan
 from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 
@@ -39,9 +39,9 @@ def passes(dataset: dict[str, Any], items: int, batch_size: int) -> dict[str, An
     return dataset | {"epochs": min(max(_PASSES[0], math.ceil(_STEPS / math.ceil(items / batch_size))), _PASSES[1])}
 
 
-def settled(cfg: dict[str, Any], shape: Sequence[int], *, matches: bool, hides: bool) -> dict[str, Any]:
-    """The settings with what is null as it suits a flow, which may be trained by matching, and data, items of `shape`,
-    which may have holes.
+def settled(cfg: dict[str, Any], shape: Sequence[int], items: int, *, matches: bool, hides: bool) -> dict[str, Any]:
+    """The settings with what is null as it suits a flow, which may be trained by matching, and data, so many training
+    items of `shape`, which may have holes.
 
     Raises `InputError` for a way of teaching that this flow, or these data, cannot be taught by.
     """
@@ -62,7 +62,10 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], *, matches: bool, hides: 
     if teach in ("regression", "both"):
         held_out = {} if hides else {"held_out": 0.0}
         cfg["posterior"] = cfg["posterior"] | {"regressed": True} | held_out
-    pretrain = cfg["epochs"] * (5 / 6 if em else 1 / 5)
+    passed = cfg["epochs"]  # by a training without phases, in all
+    if cfg["max_steps"] is not None:
+        passed = min(passed, cfg["max_steps"] * cfg["batch_size"] / items)
+    pretrain = cfg["epochs"] * (5 / 6) if em else passed * (1 / 5)
     return cfg | {"pretrain": pretrain if cfg["pretrain"] is None else cfg["pretrain"]}
 
 
@@ -86,12 +89,21 @@ def _teach(cfg: dict[str, Any], matches: bool, hides: bool) -> str:
     return teach
 
 
-def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
-    """The plan for settings that are `settled`, for so many training items."""
+def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | None) -> Plan:
+    """The plan for settings that are `settled`, for so many training items, and an inference network, if there is one.
+
+    Raises `InputError` where held-out entries alone would teach, to the last step.
+    """
     dataset = Dataset(cfg["dataset"])
     steps = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
     steps = steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
     pretrain = round(cfg["pretrain"] * items / cfg["batch_size"])
+    phases = _phases(cfg, steps, pretrain, items, hides)
+    if not phases and network is not None and network.held_out and pretrain >= steps:
+        raise InputError(
+            f"pretrain={cfg['pretrain']:g} is {pretrain} steps and the training has {steps}, so the flow would learn "
+            "nothing; lower pretrain, or raise epochs or max_steps"
+        )
     return Plan(
         cfg["epochs"],
         cfg["batch_size"],
@@ -105,7 +117,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool) -> Plan:
         accumulate=cfg["accumulate"],
         ema=cfg["ema"],
         pretrain=pretrain,
-        phases=_phases(cfg, steps, pretrain, items, hides),
+        phases=phases,
         masks=cfg["teach_masks"],
         redraw=cfg["redraw"],
         imputed_weight=cfg["imputed_weight"],

@@ -84,7 +84,7 @@ def trained_on_rows(
     cfg["dataset"] = passes(cfg["dataset"], len(data), cfg["batch_size"])
     made = _flow(flow, data)
     hides = not bool(data.observed.all())
-    cfg = settled(cfg, data.shape, matches=made.trained_by_matching, hides=hides)
+    cfg = settled(cfg, data.shape, len(data), matches=made.trained_by_matching, hides=hides)
     gaussian = _gaussian(data)
     trainer = trainer_of(cfg, made, 0, data, len(data), hides, gaussian, OneDevice(torch.device("cpu")))
     _run(trainer, verbose)

@@ -117,7 +117,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     cfg["flow"] = started(cfg["flow"], train.shape, table=scaling is not None)
     flow = build(cfg["flow"], Flow, train.shape)
     hides = not bool(observed.all() and test_observed.all())
-    cfg = settled(cfg, train.shape, matches=flow.trained_by_matching, hides=hides)
+    cfg = settled(cfg, train.shape, learnt, matches=flow.trained_by_matching, hides=hides)
     gaussian = gaussian_of(dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
     trainer = trainer_of(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
     measuring = Measuring.of(cfg, dataset, trainer.objective)
@@ -193,7 +193,7 @@ def trainer_of(
         model.prepare(torch.where(first.observed, first.values, 0), first.observed, gaussian)
     else:
         model.load_parts(state["parts"])
-    plan, objective = plan_of(cfg, learnt, hides), objective_of(cfg["solver"], cfg["lad"])
+    plan, objective = plan_of(cfg, learnt, hides, model.posterior), objective_of(cfg["solver"], cfg["lad"])
     made = PhasedTrainer if plan.phases else Trainer
     trainer = made(model.to(devices.device), data, objective, plan, devices, len(data) - learnt)
     if state is not None:
