@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, within
@@ -493,11 +494,21 @@ def test_refusals(name):
 
 def test_refused_numbers():
     q = viscos.condition(residual_flow("vector"), normal(2, 5), torch.ones(5, dtype=torch.bool))
-    for call in (lambda: q.fit(-1), lambda: q.fit(1, samples=0), lambda: q.fit(1, learning_rate=0.0)):
-        with pytest.raises(InputError, match="fit needs steps"):
+    refused = {
+        lambda: q.fit(-1): "steps must be a whole number, 0 or more, got -1",
+        lambda: q.fit(1e1): "steps must be a whole number, 0 or more, got 10.0",
+        lambda: q.fit(1, samples=0): "samples must be a whole number, 1 or more, got 0",
+        lambda: q.fit(1, samples=2.5): "samples must be a whole number",
+        lambda: q.fit(1, learning_rate=0.0): "fit needs learning_rate > 0, got 0.0",
+        lambda: q.refine(n=2.5): "the number of draws must be a whole number",
+        lambda: q.refine(proposals=True): "proposals must be a whole number",
+    }
+    for call, says in refused.items():
+        with pytest.raises(InputError, match=says):
             call()
+    assert q.sample(np.int64(3)).shape == (3, 2, 5)
     for n in (0, (5,), 2.0):
-        with pytest.raises(InputError, match="a whole number, at least 1, got") as caught:
+        with pytest.raises(InputError, match="a whole number, 1 or more, got") as caught:
             q.sample(n)
         assert repr(n) in str(caught.value)
 

@@ -612,3 +612,15 @@ def test_log_prob_of_a_large_flow_has_the_gradient_of_the_exact_one() -> None:
     pairs = [(a.flatten(), b.flatten()) for a, b in zip(estimated, exact, strict=True) if b is not None]
     one, other = (torch.cat(side) for side in zip(*pairs, strict=True))
     assert float((one - other).norm() / other.norm()) < 0.02
+
+
+def test_the_density_of_an_item_does_not_depend_on_its_place():
+    """Above what is written out it is an estimate: by the same probes for every item, unless a caller has others."""
+    flow = iresnet((24,), blocks=2, channels=8, start="none").double()
+    y = normal(1, 24).expand(5, 24)
+    with torch.no_grad():
+        alike = flow.log_prob(y)
+        torch.testing.assert_close(alike, alike[:1].expand(5))
+        torch.testing.assert_close(flow.log_prob(y[:1]), alike[:1])
+        apart = flow.log_prob(shake := y.clone(), torch.Generator().manual_seed(3))
+        assert len(set(apart.tolist())) == 5 and torch.equal(shake, y)

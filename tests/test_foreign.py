@@ -387,6 +387,24 @@ def test_what_is_wrong_with_a_function(method, says):
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("method", "says"), [("transposed", "not that of its Jacobian"), ("random", "another latent")])
+def test_a_function_is_examined_at_data_with_holes_too(method, says):
+    y = torch.tensor([[0.3, math.nan, -0.2], [math.nan, 0.5, 0.1]])
+    with pytest.raises(InputError, match=says):
+        viscos.condition(getattr(Stretch(), method), y)
+
+
+def test_a_function_that_could_not_be_examined_is_named():
+    def logarithms(y):
+        return y.log(), -y.log().sum(1)
+
+    y = torch.tensor([[0.3, math.nan], [math.nan, 0.5]])
+    with pytest.warns(UserWarning, match="no finite latents where the holes of y are zero"):
+        viscos.condition(logarithms, y)
+    posterior = viscos.condition(logarithms, y, guess=torch.ones(2, 2))
+    assert not posterior.flow.unexamined()
+
+
 def test_directions():
     model = Stretch()
     with pytest.raises(InputError, match="the directions are swapped"):

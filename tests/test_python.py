@@ -54,6 +54,62 @@ def test_what_is_nan_is_hidden():
     assert torch.equal(viscos.condition(flow, y).sample(2), wanted)
 
 
+def test_the_scaling_is_the_callers_to_change():
+    flow, center, scale = AffineFlow(3), torch.tensor(CENTER), torch.tensor(SCALE)
+    q = viscos.condition(flow, ROWS * SCALE + CENTER, scaling=(center, scale))
+    before = q.mean()
+    center += 100
+    scale *= 2
+    np.testing.assert_array_equal(q.mean(), before)
+    alike = viscos.condition(flow, torch.tensor(ROWS), scaling=(0.0, 2.0)).mean()
+    torch.testing.assert_close(alike, viscos.condition(flow, torch.tensor(ROWS), scaling=([0] * 3, [2] * 3)).mean())
+
+
+def test_completions_of_whole_numbers_are_none():
+    flow, scaling = AffineFlow(2), ([0, 0], [2, 2])
+    y, observed = torch.tensor([[3, 4]]), torch.tensor([True, False])
+    drawn = viscos.condition(flow, y, observed, scaling=scaling).sample(4)
+    assert drawn.dtype == F64 and bool((drawn[..., 1] != drawn[..., 1].round()).all())
+    np.testing.assert_allclose(drawn, viscos.condition(flow, y.numpy(), observed, scaling=scaling).sample(4))
+
+
+def test_one_draw_has_no_deviation():
+    q = viscos.condition(AffineFlow(3), ROWS)
+    assert (np.isnan(q.std(1)) == np.isnan(ROWS)).all() and (q.std(1)[~np.isnan(ROWS)] == 0).all()
+    assert np.isnan(q.summary(1).std[np.isnan(ROWS)]).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"scaling": (1.0,)}, r"scaling is \(1.0,\); give \(center, scale\)"),
+        ({"solver": None}, "solver is None; give a name, or an object that has solve"),
+        ({"solver": type(TIGHT)}, "solver is <class .*; give a name"),
+        ({"lad": 3}, "lad is 3; give a name, or an object that has surrogate"),
+        ({"posterior": None}, "posterior is None; give a name"),
+        (
+            {"posterior": Diagonal(torch.zeros(2, 3))},
+            r"y is torch\.float64 on cpu, the posterior has .* torch\.float32",
+        ),
+    ],
+)
+def test_what_is_no_setting(settings, says):
+    with pytest.raises(InputError, match=says):
+        viscos.condition(AffineFlow(3), ROWS, **settings)
+
+
+def test_nothing_to_condition():
+    with pytest.raises(InputError, match="y has no items"):
+        viscos.condition(AffineFlow(3), ROWS[:0])
+
+
+def test_a_flow_elsewhere():
+    with pytest.raises(
+        InputError, match=r"y is torch\.float64 on cpu, the flow has parameters of torch\.float64 on meta"
+    ):
+        viscos.condition(AffineFlow(3).to("meta"), torch.tensor(ROWS))
+
+
 @pytest.mark.parametrize("given", [ROWS, ROWS.astype(np.float32), ROWS.tolist()], ids=["double", "single", "list"])
 def test_arrays_come_back_as_arrays_of_their_own_precision(given):
     flow = viscos.flows.iresnet(3, blocks=1, channels=8)  # in single precision

@@ -328,7 +328,7 @@ def test_refused():
     for call, says in (
         (lambda: q.refine("gibbs"), "choose sir or imh"),
         (lambda: q.refine("sir", 9, proposals=8), "9 draws cannot be made of 8 proposals"),
-        (lambda: q.refine("imh", 0), "0 draws"),
+        (lambda: q.refine("imh", 0), "number of draws must be a whole number, 1 or more, got 0"),
         (lambda: q.diagnose(0), "number of draws"),
     ):
         with pytest.raises(InputError, match=says):

@@ -495,3 +495,52 @@ def test_rounding_noise_is_not_taken_for_a_solution(scale, status):
         double = copy.deepcopy(flow).double()
         assert (double.to_latent(found.y.double()) - wanted.double())[:, 1].abs().max() < 1e-3
         assert len(judged) == 4
+
+
+class Mixing(ClosedForm):
+    """W (y − 2500), which single precision evaluates to about the tolerance."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.W = torch.nn.Parameter(torch.eye(6) + 0.3 * torch.randn(6, 6, generator=generator))
+
+    def forward_and_ladj(self, y, generator=None):
+        return (y - 2500) @ self.W.T, torch.linalg.slogdet(self.W)[1].expand(len(y))
+
+
+def test_the_verdict_on_precision_is_an_items_own():
+    flow, generator = Flow([Mixing()], (6,)), torch.Generator().manual_seed(2)
+    y = 2500 + torch.randn(32, 6, generator=generator)
+    hidden = torch.rand(32, 6, generator=generator) < 0.5
+    x = torch.randn(32, 6, generator=generator)
+
+    def verdicts(rows):
+        return complete(flow, y[rows], hidden[rows], x[rows], anderson()).solution.status.tolist()
+
+    together = verdicts(slice(None))
+    assert together == [verdicts(slice(i, i + 1))[0] for i in range(32)]
+    assert 0 < sum(status == Status.IMPRECISE for status in together) < 32
+
+
+def test_a_second_solver_does_not_loosen_the_tolerance():
+    flow = residual_flow("vector")
+    y, hidden = data(flow), masks((5,))["random"]
+    equation = LatentEquation.build(flow, y, hidden, flow.to_latent(y).detach() + 0.3)
+    mixed = Fallback(Anderson(1e-9, budget=2), NewtonKrylov(1e-1)).solve(equation, equation.start())
+    assert mixed.fallback.any() and bool((mixed.residual[mixed.converged] <= 1e-9).all())
+    assert bool((mixed.status[mixed.residual > 1e-9] != Status.CONVERGED).all())
+
+
+def test_newton_on_data_goes_each_items_own_way():
+    """By the Schur complement where little is hidden, else by the block of the observed, in any company."""
+    flow = residual_flow("vector")
+    y = data(flow, 2)
+    hidden = torch.tensor([[True, False, False, False, False], [True, True, True, True, False]])
+    x = flow.to_latent(y).detach() + 0.3
+    solver = paper(1e-8)
+    together = complete(flow, y, hidden, x, solver).solution
+    for i in range(2):
+        alone = complete(flow, y[i : i + 1], hidden[i : i + 1], x[i : i + 1], solver).solution
+        assert float(alone.evaluations) == float(together.evaluations[i])
+        torch.testing.assert_close(alone.value[0], together.value[i])

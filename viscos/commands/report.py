@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from viscos.core.counts import percent
 from viscos.core.rng import generator
 from viscos.core.solution import per_item
 from viscos.data.items import Data
@@ -32,7 +33,7 @@ _ROWS = 4096
 def hidden_share(observed: Tensor, what: str) -> str:
     """A line: the mean share of hidden entries of `observed` (N, …), bool, and how many items lack all or nothing."""
     shares = (~observed).flatten(1).double().mean(1)
-    line = f"{what}: {100 * float(shares.mean()):.3g} % of the entries are hidden"
+    line = f"{what}: {percent(float(shares.mean()))} of the entries are hidden"
     for share, word in ((0, "nothing"), (1, "everything")):
         if count := int((shares == share).sum()):
             line += f"; {word} in {'every one' if count == len(shares) else f'{count} of {len(shares)}'}"
@@ -141,10 +142,10 @@ def summary(record: dict[str, Any]) -> str:
         lines.append(f"log-likelihood              {entry['value']:.4f} nats an item ({entry['items']} items)")
     if record.get("solver") and record["solver"]["evaluations"]:
         s = record["solver"]
-        anew = f"{100 * s['drawn_anew']:.2g} % were drawn anew, " if s.get("drawn_anew") else ""
+        anew = f"{percent(s['drawn_anew'])} were drawn anew, " if s.get("drawn_anew") else ""
         lines.append(
             f"solver                      {s['evaluations']:.1f} evaluations a draw, "
-            f"{100 * s['fallback']:.2g} % needed the fallback, {anew}{100 * s['failed']:.2g} % failed"
+            f"{percent(s['fallback'])} needed the fallback, {anew}{percent(s['failed'])} failed"
         )
         if s.get("reduction_by_first_solver") is not None and s["fallback"]:
             lines.append(

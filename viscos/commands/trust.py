@@ -44,6 +44,7 @@ def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:
         "pareto_k_median": known(float(diagnosis.pareto_k.nanmedian())),
         "effective_sample_size_median": known(float(diagnosis.effective.median())),
         "failed": float(diagnosis.failed.mean()),
+        "elsewhere": known(float(diagnosis.elsewhere.nanmean())),
         "error_of_log_weights": float(diagnosis.error.square().mean().sqrt()),
         "limits": LIMITS,
         "how": "importance weights of draws of the posterior, which compare it with the flow's exact conditional",
@@ -72,6 +73,7 @@ def arrays(done: Completions, diagnosis: Diagnosis | None) -> dict[str, np.ndarr
             "pareto_k": diagnosis.pareto_k.cpu().numpy(),
             "effective_sample_size": diagnosis.effective.cpu().numpy(),
             "failed": diagnosis.failed.cpu().numpy(),
+            "elsewhere": diagnosis.elsewhere.cpu().numpy(),
         }
         for name in ("distinct", "acceptance"):
             if (value := getattr(diagnosis, name)) is not None:

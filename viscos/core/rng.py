@@ -17,6 +17,11 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
+def usual_probes() -> torch.Generator:
+    """A generator that gives the same probes at every call."""
+    return torch.Generator().manual_seed(0)
+
+
 class ItemGenerators:
     """A generator for each row of a batch of K·B draws, keyed by (seed, item, draw, key), from draw `first` on.
 

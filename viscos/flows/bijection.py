@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from viscos.core.rng import Generators, rademacher
+from viscos.core.rng import Generators, rademacher, usual_probes
 from viscos.core.solution import Solution, item_dot
 from viscos.flows.layers.branch import Branch
 from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
@@ -179,11 +179,6 @@ def root(bijection: Bijection, x: Tensor, solver: RootFinder, start: Tensor | No
     hidden = torch.ones_like(x, dtype=torch.bool)
     equation = LatentEquation.build(bijection, torch.zeros_like(x), hidden, x)
     return solver.solve(equation, equation.start() if start is None else start)
-
-
-def usual_probes() -> torch.Generator:
-    """A generator that gives the same probes at every call."""
-    return torch.Generator().manual_seed(0)
 
 
 def written_out(tangent: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], y: Tensor) -> tuple[Tensor, Tensor]:

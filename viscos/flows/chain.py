@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from viscos.core.rng import Generators
+from viscos.core.rng import Generators, usual_probes
 from viscos.core.solution import Solution
-from viscos.flows.bijection import Bijection, usual_probes
+from viscos.flows.bijection import Bijection
 from viscos.flows.layers.branch import Branch
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator, Product

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
-from viscos.core.rng import Generators
+from viscos.core.rng import Generators, RowGenerator, usual_probes
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows.bijection import Bijection, root
 from viscos.flows.chain import Chain
@@ -61,10 +61,16 @@ class Flow(Chain):
         off = found.converged & ~(residual <= limit)
         return replace(found, status=torch.where(off, int(Status.STALLED), found.status), residual=residual)
 
-    def log_prob(self, y: Tensor) -> Tensor:
-        """log p(y) in nats (B,): the paper's equation 1."""
+    def log_prob(self, y: Tensor, generator: Generators | None = None) -> Tensor:
+        """log p(y) in nats (B,): the paper's equation 1.
+
+        Where log|det G| has no closed form and an item more entries than are written out (`Bijection.exact_below`), it
+        is an estimate, with probes from `generator`. Without one they are the same for every item and at every call:
+        what an item has does not depend on its company, and a mean over items has the error of one.
+        """
         self.check(y)
-        x, ladj = self.forward_and_ladj(y)
+        alike = torch.zeros(len(y), dtype=torch.long)
+        x, ladj = self.forward_and_ladj(y, generator or RowGenerator(usual_probes(), 1, alike))
         return self.base_log_prob(x) + ladj
 
     def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -88,7 +94,14 @@ class Flow(Chain):
         return self
 
     def check(self, y: Tensor) -> None:
-        """Refuses data of the wrong shape or dtype with `InputError`, and a wrapped model that is no bijection."""
+        """Refuses data as `fits` does, and a wrapped model that is no bijection there."""
+        self.fits(y)
+        if len(y) and self.unexamined():
+            parameter = next(self.parameters(), None)
+            self.examine(y[:4] if parameter is None else y[:4].to(parameter.device))
+
+    def fits(self, y: Tensor) -> None:
+        """Refuses data of the wrong shape or dtype with `InputError`."""
         if self.shape is not None and y.shape == self.shape:
             raise InputError(f"this is one item of shape {tuple(y.shape)}, without a batch axis; give y[None]")
         if self.shape is not None and y.shape[1:] != self.shape:
@@ -98,8 +111,6 @@ class Flow(Chain):
         parameter = next(self.parameters(), None)
         if parameter is not None and parameter.dtype != y.dtype:
             raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
-        if len(y) and self.unexamined():
-            self.examine(y[:4] if parameter is None else y[:4].to(parameter.device))
 
     def autocast(self, dtype: torch.dtype | None) -> None:
         """Lets the differentiable passes through residual branches run in `dtype`; None: in that of the data.

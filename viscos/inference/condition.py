@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from viscos.core.batch import incomplete
+from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
 from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
@@ -66,18 +67,52 @@ def condition(
     values, terms = taken(y, observed, next(flow.parameters(), None), scaling)
     if values.dtype in (torch.float16, torch.bfloat16):
         raise InputError(f"y is {values.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
-    flow.check(values)
+    flow.fits(values)
     batch = incomplete(values, terms.observed, _numbers(index, values))
+    if guess is not None and not (isinstance(guess, Tensor) and scaling is None):
+        guess = terms.inside(guess, batch.values)
+    _check(flow, batch, guess)
     objective = Objective(
-        choice("solver", solver, RootFinder) if isinstance(solver, str) else solver,
-        choice("lad", lad, LogDetEstimator) if isinstance(lad, str) else lad,
+        choice("solver", solver, RootFinder) if isinstance(solver, str) else _object("solver", solver, "solve"),
+        choice("lad", lad, LogDetEstimator) if isinstance(lad, str) else _object("lad", lad, "surrogate"),
     )
     if isinstance(posterior, str):
         posterior = choice("posterior", posterior, PerItem, batch.filled())
-    posterior.check(values.shape[1:])
-    if guess is not None and not (isinstance(guess, Tensor) and scaling is None):
-        guess = terms.inside(guess, batch.values)
+    _object("posterior", posterior, "check").check(values.shape[1:])
+    _check_alike("posterior", posterior, values)
     return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise, terms)
+
+
+def _check(flow: Flow, batch: Incomplete, guess: Tensor | None) -> None:
+    """Raises `InputError` for items that the flow does not take, and warns of a model that could not be examined."""
+    if not len(batch):
+        raise InputError("y has no items; give one or more")
+    # A wrapped model is examined where all entries are numbers.
+    flow.check(batch.filled(guess if guess is not None and guess.shape == batch.values.shape else 0.0))
+    _check_alike("flow", flow, batch.values)
+    if flow.unexamined():
+        warnings.warn(
+            "the model has no finite latents where the holes of y are zero, so nothing says whether it is a bijection "
+            "with the log-determinant that it gives; give a guess where it is defined",
+            stacklevel=3,
+        )
+
+
+def _check_alike(name: str, module: torch.nn.Module, values: Tensor) -> None:
+    """Raises `InputError` unless the parameters have dtype and device of the observation."""
+    for p in module.parameters():
+        if (p.dtype, p.device) != (values.dtype, values.device):
+            raise InputError(
+                f"y is {values.dtype} on {values.device}, the {name} has parameters of {p.dtype} on {p.device}; "
+                "convert one of them, with .to(dtype, device)"
+            )
+
+
+def _object(name: str, value: Any, method: str) -> Any:
+    """`value`, unless it is no object with such a method."""
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        raise InputError(f"{name} is {value!r}; give a name, or an object that has {method}(…)")
+    return value
 
 
 def _numbers(index: Values | None, values: Tensor) -> Tensor | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
+from viscos.core.counts import count
 from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
@@ -99,10 +100,9 @@ class Conditional(Approximation):
         An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
         takes its place, and begins where the network has it.
         """
-        if steps < 0 or samples < 1 or learning_rate <= 0:
-            raise InputError(
-                f"fit needs steps ≥ 0, samples ≥ 1 and learning_rate > 0, got {steps}, {samples} and {learning_rate}"
-            )
+        steps, samples = count(steps, "steps", 0), count(samples, "samples")
+        if not learning_rate > 0:
+            raise InputError(f"fit needs learning_rate > 0, got {learning_rate}")
         if not singular:
             refuse_singular(self.conditioning(), self.partition)
         if steps == 0:
@@ -139,18 +139,18 @@ class Conditional(Approximation):
 
     def completions(self, n: int = 1, *, antithetic: bool = False) -> Completions:
         """n new draws as the model has them, in tensors, with their latents and the solver's verdicts."""
-        _check_draws(n)
+        n = count(n, "the number of draws")
         first, self._drawn = self._drawn, self._drawn + n
         return self.completed(n, "item", first, antithetic=antithetic)
 
     def mean(self, draws: int = 32) -> Values:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
-        _check_draws(draws)
+        draws = count(draws, "the number of draws")
         return self.terms.values(self.completed(draws, "mean", antithetic=True).mean())
 
     def std(self, draws: int = 64) -> Values:
-        """The standard deviation of every entry (B, …), 0 where observed, from the draws of `quantile`."""
-        return self.terms.spreads(deviation(self._spread(draws)))
+        """The standard deviation of every entry (B, …), 0 where observed, from the draws of `quantile`, two or more."""
+        return self.terms.spreads(deviation(self._spread(draws), self.batch.observed))
 
     def quantile(self, q: float | Sequence[float], draws: int = 64) -> Values:
         """The quantile of every entry (B, …) for a share `q` in [0, 1], or (n, B, …) for n of them.
@@ -164,17 +164,18 @@ class Conditional(Approximation):
         return summarised(self._spread(draws), self.mean(), self.bound(), self.terms)
 
     def _spread(self, draws: int) -> Completions:
-        _check_draws(draws)
-        return self.completed(draws, "spread")
+        return self.completed(count(draws, "the number of draws"), "spread")
 
     def log_prob(self, y: Values, *, exact_below: int = 1024) -> Values:
         """log q(y^H | y^O) of completions (B, …) or (K, B, …), in nats (B,) or (K, B): the density that `sample` has.
 
         q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|, with
-        `exact_below` as in `bound`; before noise is taken off the draws, where a flow's is. Of the flow's own
-        conditional density log p(y^H | y^O) it is an approximation, neither above nor below everywhere; what is never
-        below that, on average, is `flow.log_prob(y)` less `bound()`. Both are exact where q is. Raises `InputError` for
-        another shape, or a hidden entry that is not finite.
+        `exact_below` as in `bound`; before noise is taken off the draws, where a flow's is. Where a latent has several
+        completions, which `diagnose` looks for, each of them has it, though draws are of one; and where draws fail, they
+        are counted in: over y^H it does not integrate to one there. Of the flow's own conditional density
+        log p(y^H | y^O) it is an approximation, neither above nor below everywhere; what is never below that, on
+        average, is `flow.log_prob(y)` less `bound()`. Both are exact where q is. Raises `InputError` for another shape,
+        or a hidden entry that is not finite.
         """
         values, wanted = self.terms.inside(y, self.batch.values), self.batch.values.shape
         if wanted not in (values.shape, values.shape[1:]):
@@ -192,8 +193,7 @@ class Conditional(Approximation):
         Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
         else estimated by Lanczos quadrature.
         """
-        _check_draws(draws)
-        bound = lower_bound(self.log_weight(draws, "bound", exact_below))
+        bound = lower_bound(self.log_weight(count(draws, "the number of draws"), "bound", exact_below))
         return self.terms.log_density(bound, self.batch.observed)
 
     def __repr__(self) -> str:
@@ -211,11 +211,13 @@ class Conditional(Approximation):
         each draw; beyond, the mean of two estimates, whose error the diagnosis says. Its bound is for data as the model
         takes them.
         """
-        _check_draws(draws)
-        return propose(self, draws, exact_below).diagnosis()
+        return propose(self, count(draws, "the number of draws"), exact_below).diagnosis()
 
     def refine(self, method: str = "imh", n: int = 1, *, proposals: int | None = None) -> Refined:
         """n draws (n, B, …) of the flow's exact conditional, of which q makes the `proposals` for each item.
+
+        Where a latent has several completions beside the same y^O, it is the conditional on those that the solver
+        finds: the diagnosis says if there are others (`viscos.inference.elsewhere`).
 
         By `sir`, importance resampling, or `imh`, independence Metropolis–Hastings (`viscos.inference.refine`): the
         more proposals, the closer; by default 32 for each draw, and 256 at least. The same call gives the same draws.
@@ -223,20 +225,17 @@ class Conditional(Approximation):
         Warns of items for which the proposals do not serve. Raises `InputError` for items that are too large for
         exact weights.
         """
-        count = proposals_for(n) if proposals is None else proposals
-        check(method, n, count)
+        n = count(n, "the number of draws")
+        made = proposals_for(n) if proposals is None else count(proposals, "proposals")
+        check(method, n, made)
         check_exact(self.flow, self.batch.values[0].numel())
-        found = refined(self, propose(self, count, self.flow.dense_below), method, n)
+        found = refined(self, propose(self, made, self.flow.dense_below), method, n)
         if (first := found.diagnosis.first_doubtful()) is not None:
             of = f"{found.diagnosis.counts()[DOUBTFUL]} of {len(self.batch)} items"
             why = f"first: item {first[0]}, {first[1]}"
-            warnings.warn(f"refined draws of {of} are doubtful ({why}): fit q, or take more proposals", stacklevel=2)
+            cure = "fit q, or take more proposals (neither reaches other completions of a latent)"
+            warnings.warn(f"refined draws of {of} are doubtful ({why}): {cure}", stacklevel=2)
         return found
-
-
-def _check_draws(n: int) -> None:
-    if not isinstance(n, int) or n < 1:
-        raise InputError(f"the number of draws must be a whole number, at least 1, got {n!r}")
 
 
 def check_partition(partition: str, posterior: Posterior) -> None:

@@ -2,18 +2,21 @@
 
 The weights are w = p(y) / q(y^H) of draws of q, see `Objective.log_weight`. They say how far q is from the flow's own
 conditional p(y^H | y^O); nothing here knows whether the flow is right about the data. And they are blind where q never
-draws: a mode that no draw has reached leaves no trace in them.
+draws: a mode that no draw has reached leaves no trace in them. One such mode is looked for: that of other completions
+of the latents that were drawn, see `viscos.inference.elsewhere`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from viscos.core.counts import percent
 
 GOOD, FAIR, DOUBTFUL = "good", "fair", "doubtful"
 WORDS = (GOOD, FAIR, DOUBTFUL)
@@ -29,6 +32,9 @@ _OF_REFINED = 1.0, 0.5
 """Effective proposals of one refined draw: with fewer than one, draws are the same proposal again."""
 _FAILED = 0.03, 0.1
 """Share of the draws that may fail; a choice of ours."""
+_ELSEWHERE = 0.02, 0.1
+"""Share of the conditional that may be on other completions of the draws' latents, by a few looks that find too little
+rather than too much: so much of the mass is never drawn. A choice of ours."""
 _ERROR = 0.3, 1.0
 """Standard deviation in nats of the error of estimated log-weights; a choice of ours. Normal errors of so many nats
 alone take the effective share to exp(−σ²): 0.91 and 0.37."""
@@ -37,6 +43,7 @@ LIMITS = {
     "effective_share_of_draws": _SHARE,
     "effective_proposals_a_refined_draw": _OF_REFINED,
     "failed": _FAILED,
+    "elsewhere": _ELSEWHERE,
     "error_of_log_weights": _ERROR,
 }
 """Where good ends, and where fair ends."""
@@ -68,6 +75,13 @@ class Diagnosis:
     """How many different proposals those draws are (B,), int64."""
     acceptance: Tensor | None = None
     """Share of the proposals that a chain stepped to (B,), if there was one."""
+    elsewhere: Tensor = field(default=None, kw_only=True)  # type: ignore[assignment]
+    """Share of the flow's conditional on other completions of the draws' latents than were found (B,), as far as they
+    were looked for (`viscos.inference.elsewhere`); NaN where they were not."""
+
+    def __post_init__(self) -> None:
+        if self.elsewhere is None:  # in the shards of older versions
+            object.__setattr__(self, "elsewhere", torch.full_like(self.bound, torch.nan))
 
     def verdicts(self) -> list[tuple[str, str]]:
         """A word for each item, `good`, `fair` or `doubtful`, and its reason: the first of the worst."""
@@ -80,7 +94,7 @@ class Diagnosis:
 
     def _verdict(self, item: int) -> tuple[str, str]:
         failed, error = float(self.failed[item]), float(self.error[item])
-        k, effective = float(self.pareto_k[item]), float(self.effective[item])
+        k, effective, elsewhere = (float(v[item]) for v in (self.pareto_k, self.effective, self.elsewhere))
         if effective == 0:
             return DOUBTFUL, "none of the draws could be completed"
         size = f"effective sample size {effective:.3g} of {self.draws}"
@@ -92,7 +106,11 @@ class Diagnosis:
             (_below(error, _ERROR), f"log-determinants are estimated, to ±{error:.2g} nats"),
             (_below(k, _K), "too few draws have a weight for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
             (_below(-share, (-limits[0], -limits[1])), why),
-            (_below(failed, _FAILED), f"{100 * failed:.2g} % of the draws failed"),
+            (_below(failed, _FAILED), f"{percent(failed)} of the draws failed"),
+            (
+                0 if math.isnan(elsewhere) else _below(elsewhere, _ELSEWHERE),
+                f"{percent(elsewhere)} of the conditional, or more, is on other completions of the draws' latents",
+            ),
         ]
         worst = max(level for level, _ in tests)
         reason = next(reason for level, reason in tests if level == worst)

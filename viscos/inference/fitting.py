@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from viscos.core.counts import percent
 from viscos.core.progress import bar
 from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
@@ -129,7 +130,7 @@ class Fitting:
             return None
         return (
             f"the sign of det G^HH changes over the draws of {int((fewer > 0).sum())} of {len(batch)} items, and "
-            f"{100 * float(fewer.sum() / found.ok.sum()):.2g} % of the draws have the rarer one: a latent has several "
+            f"{percent(float(fewer.sum() / found.ok.sum()))} of the draws have the rarer one: a latent has several "
             "completions there, of which the solver finds one; take partition=maxvol, or a flow of residual structure"
         )
 

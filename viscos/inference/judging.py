@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from viscos.core.counts import percent
 from viscos.core.solution import per_item
 from viscos.inference.elbo import lower_bound
 
@@ -107,6 +108,6 @@ class Looks:
         if failed <= _FAILED:
             return None
         return (
-            f"{100 * failed:.2g} % of the draws could not be completed; the bound counts them as draws of weight "
+            f"{percent(failed)} of the draws could not be completed; the bound counts them as draws of weight "
             "zero, and samples leave them out: loosen the solver's tolerance, or take another solver or partition"
         )

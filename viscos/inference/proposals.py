@@ -13,6 +13,7 @@ from viscos.inference.approximation import Approximation
 from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.diagnosis import Diagnosis
 from viscos.inference.elbo import lower_bound, repeated
+from viscos.inference.elsewhere import LOOKED, log_ratio, share, starts
 from viscos.inference.weights import effective_size, log_evidence, pareto_smoothed
 
 _ROWS = 1024  # proposals that are completed together
@@ -33,6 +34,9 @@ class Proposals:
     """The completions with the noise of training taken off, as `impute` does (K, B, …)."""
     error: Tensor
     """Standard deviation of the error of a log-weight in nats (B,), 0 where log-determinants are exact."""
+    ratio: Tensor
+    """log of the weight of another completion of the same latent over `weight` (K, B), −∞ where none was found; NaN
+    where none was looked for."""
 
     def diagnosis(self, refined: int = 0) -> Diagnosis:
         """What the weights say, `refined` draws being made of the proposals."""
@@ -49,6 +53,7 @@ class Proposals:
             self.error,
             len(self.weight),
             refined,
+            elsewhere=share(self.weight, self.ratio),
         )
 
 
@@ -69,15 +74,15 @@ def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -
         _some(approximation, range(first, min(first + at_once, draws)), exact_below)
         for first in range(0, draws, at_once)
     ]
-    y, weight, clean, error = (torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS)
+    y, weight, clean, error, ratio = (torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS)
     solution = Solution.joined([part.solution for part in parts])
     error = error.square().nanmean(0).nan_to_num(0).sqrt()
     whole = batch.observed.flatten(1).all(1)  # all draws are the same then, whatever estimates of their weight say
     weight, error = torch.where(whole, weight.nanmean(0), weight), torch.where(whole, error / draws**0.5, error)
-    return Proposals(y, weight, solution, clean, error)
+    return Proposals(y, weight, solution, clean, error, ratio)
 
 
-_TENSORS = "y", "weight", "clean", "error"
+_TENSORS = "y", "weight", "clean", "error", "ratio"
 
 
 def _some(approximation: Approximation, numbers: range, exact_below: int) -> Proposals:
@@ -98,6 +103,7 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
         rest, error = (rest + again) / 2, (rest - again) / 2
     weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
     solved = completion.solution.converged.view(shape) & weight.isfinite()  # else at a singular Jacobian
+    ratio = _ratio(approximation, completion, x, rest, numbers, exact_below)
     clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
     return Proposals(
         y.view(*shape, *like.shape[1:]),
@@ -105,7 +111,28 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
         completion.solution,
         clean.view(*shape, *like.shape[1:]),
         torch.where(solved & ~empty, error, float("nan")),
+        ratio,
     )
+
+
+def _ratio(
+    approximation: Approximation, completion: Completion, x: Tensor, rest: Tensor, numbers: range, exact_below: int
+) -> Tensor:
+    """`log_ratio` of the first few of all draws (k, B), NaN for the others."""
+    ratio, size, seed = torch.full_like(rest, torch.nan), rest.shape[1], approximation.seed
+    looked = range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
+    if not looked or not size:
+        return ratio
+    rows = torch.arange(len(looked) * size, device=x.device)
+    first = Completion(
+        completion.y[rows], completion.hidden[rows], completion.solution.select(rows), completion.preconditioner
+    )
+    flow, batch = repeated(approximation.flow, size, len(looked)), approximation.batch
+    start = starts(flow, batch, looked, seed)
+    probes = ItemGenerators(seed, batch.index, len(looked), -3, looked.start)
+    solver, whole = approximation.objective.solver, rest.flatten()[rows]
+    ratio[: len(looked)] = log_ratio(flow, first, x[rows], solver, start, whole, probes, exact_below).view(-1, size)
+    return ratio
 
 
 def _rest(approximation: Approximation, completion: Completion, numbers: range, exact_below: int, key: int) -> Tensor:

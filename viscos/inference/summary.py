@@ -18,16 +18,15 @@ INTERVAL = (0.05, 0.95)
 _LINES = 20  # of a table, at most
 
 
-def deviation(done: Completions) -> Tensor:
-    """The standard deviation over the draws that were solved (B, …); 0 on O, NaN on H where fewer than two were."""
+def deviation(done: Completions, observed: Tensor) -> Tensor:
+    """The standard deviation over the draws that were solved (B, …); NaN where fewer than two were, 0 on `observed`."""
     draws = done.draws
     known = ~draws.isnan()
     count = known.sum(0)
     middle = torch.where(known, draws, 0).sum(0) / count.clamp_min(1)
     squares = torch.where(known, draws - middle, 0).square().sum(0)
-    same = (draws == draws[:1]).all(0)  # on O; rounding of the mean is no deviation
     spread = torch.where(count > 1, (squares / (count - 1).clamp_min(1)).sqrt(), float("nan"))
-    return torch.where(same, 0, spread)
+    return torch.where(observed, 0, spread)  # rounding of the mean is no deviation
 
 
 def quantiles(done: Completions, q: float | Sequence[float]) -> Tensor:
@@ -97,7 +96,7 @@ def summarised(done: Completions, mean: Values, bound: Values, terms: Terms) -> 
     low, high = quantiles(done, INTERVAL)
     return Summary(
         mean,
-        terms.spreads(deviation(done)),
+        terms.spreads(deviation(done, terms.observed.to(done.draws.device))),
         terms.values(low),
         terms.values(high),
         bound,

@@ -72,8 +72,8 @@ def taken(
     Raises `InputError` for what holds no numbers, and for a mask that is none of these items'.
     """
     array, given = not isinstance(y, Tensor), as_tensor(y, "y")
-    if array and not given.is_floating_point():
-        given = given.double()
+    if (array or scaling is not None) and not given.is_floating_point():
+        given = given.double()  # completions of whole numbers are none
     mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
     center, scale = (None, None) if scaling is None else _moments(scaling, given)
     values = _standardised(given, center, scale)
@@ -93,18 +93,20 @@ def as_tensor(value: Values, name: str) -> Tensor:
         array = np.asarray(value)
         if array.dtype == object and value is not None:
             array = array.astype(float)
-        return torch.from_numpy(np.ascontiguousarray(array).copy())
+        return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}") from error
 
 
 def _moments(scaling: tuple[Values, Values], given: Tensor) -> tuple[Tensor, Tensor]:
+    if not isinstance(scaling, (tuple, list)) or len(scaling) != 2:
+        raise InputError(f"scaling is {scaling!r}; give (center, scale)")
     center, scale = scaling
     return _moment(center, "center", given), _moment(scale, "scale", given)
 
 
 def _moment(value: Any, name: str, given: Tensor) -> Tensor:
-    moment = as_tensor(value, name).double().to(given.device)
+    moment = as_tensor(value, f"the scaling's {name}").double().to(given.device, copy=True)
     whole = bool(moment.isfinite().all()) and (name == "center" or bool((moment > 0).all()))
     if moment.shape not in (given.shape[1:], ()) or not whole:
         wanted = "finite" if name == "center" else "positive"

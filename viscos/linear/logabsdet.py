@@ -163,7 +163,7 @@ def _condition(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor
 
 def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor, steps: int) -> Tensor:
     """A lower bound."""
-    v = rademacher(like, torch.Generator().manual_seed(0), hidden)
+    v = rademacher(like[:1], torch.Generator().manual_seed(0)) * hidden  # the same signs for every item
     T, sane = _lanczos(Block(operator, hidden), v, steps)
     values, vectors = torch.linalg.eigh(T.double())
     reached = vectors[:, 0].square() > 1e-30  # the rest of T is decoupled

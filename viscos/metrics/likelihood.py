@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import incomplete
-from viscos.core.rng import generator, item_noise
+from viscos.core.rng import generator, item_noise, usual_probes
 from viscos.data.items import Data
 from viscos.flows import Flow
 from viscos.inference import Objective, lower_bound
@@ -63,7 +63,8 @@ def log_likelihood_record(flow: Flow, test: Data, batch_size: int) -> dict[str, 
     if not len(whole):
         return None
     device = next(flow.parameters()).device
-    each = torch.cat([flow.log_prob(y.to(device)).double().cpu() for y in whole.split(batch_size)])
+    probes = usual_probes()
+    each = torch.cat([flow.log_prob(y.to(device), probes).double().cpu() for y in whole.split(batch_size)])
     unit = f"nats an item, log p(y) for {test.units.values}"
     record: dict[str, Any] = {**_mean(each, "value"), "unit": unit, "items": len(each)}
     if test.units.scales:
@@ -77,7 +78,7 @@ def complete_data_record(
 ) -> dict[str, Any]:
     """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
     flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
-    total, g = 0.0, generator(seed, "dequantise")
+    total, g, probes = 0.0, generator(seed, "dequantise"), usual_probes()
     measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
 
     def bits(done: int) -> float:
@@ -87,7 +88,7 @@ def complete_data_record(
         rows = slice(start, start + batch_size)
         if test.units.clamped and start < measured:
             values = dequantise(test.values[rows], levels, g)[: measured - start].to(device)
-            total += float(flow.log_prob(values).double().sum())
+            total += float(flow.log_prob(values, probes).double().sum())
         if model.classifier is not None and test.labels is not None:
             accuracy.update(_scores(model, test.values[rows].to(device)), test.labels[rows])
         done = min(start + batch_size, len(test))

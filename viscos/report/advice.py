@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from viscos.core.counts import percent
+
 MARGIN = 0.01
 """Share by which a number must be behind another's to be worth a line: a flow at its start is the Gaussian itself."""
 FAILED = 0.02
@@ -46,7 +48,7 @@ def warnings(record: dict[str, Any]) -> list[str]:
     if failed > FAILED:
         ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
         lines.append(
-            f"{100 * failed:.2g} % of solves failed, and the numbers leave their draws out: "
+            f"{percent(failed)} of solves failed, and the numbers leave their draws out: "
             f"{', '.join(ways[:-1])} or {ways[-1]}"
         )
     return [f"warning: {line}" for line in lines]

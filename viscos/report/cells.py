@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from viscos.core.counts import percent
 from viscos.core.labels import Measure
 from viscos.report.advice import FAILED
 
@@ -112,7 +113,7 @@ def _without(said: list[dict[str, Any]]) -> str:
     """Which share of the items failed and was left out, where it is large enough to be a selection."""
     failed = sum(entry.get("failed_items_left_out") or 0 for entry in said)
     share = failed / max(1, failed + sum(entry.get("items") or 0 for entry in said))
-    return f"without the {100 * share:.2g} % of items whose solves failed" if share > FAILED else ""
+    return f"without the {percent(share)} of items whose solves failed" if share > FAILED else ""
 
 
 def _range(numbers: tuple[int, ...]) -> str:

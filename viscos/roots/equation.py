@@ -124,7 +124,7 @@ class LatentEquation:
         if not len(rows):
             return found
         near, y = self.select(rows), y[rows]
-        signs = rademacher(y, torch.Generator().manual_seed(0))
+        signs = rademacher(y[:1], torch.Generator().manual_seed(0))  # every item's, whoever else is looked at
         moved = near.flow(y + 4 * eps * y * signs) - near.flow(y)
         noise = item_max(torch.where(near.hidden, moved, 0)) / 2
         status = found.status.clone()
@@ -174,9 +174,14 @@ class DataEquation:
 
         Counts the inverse of the flow; a product with J or with the preconditioner counts as one with G at most.
         """
+        few = self.hidden.flatten(1).sum(1) * 2 <= self.hidden[0].numel()
+        if bool(few.any()) and not bool(few.all()):  # each item goes its own way, whatever its company
+            rows = few.nonzero().flatten(), (~few).nonzero().flatten()
+            parts = [self.select(some).newton_direction(z[some], r[some], solve) for some in rows]
+            return Solution.joined(parts).select(torch.cat(rows).argsort())
         inverse = self.flow.inverse(self.latent(z))
         _, G = self.flow.linearize(inverse.value)
-        if int(self.hidden.sum()) * 2 <= self.hidden.numel():
+        if bool(few.all()):
             found, extra = self._schur(G, r, solve), 2
         else:
             found, extra = solve(Block(G.inverse(), ~self.hidden), r, Block(G, ~self.hidden)), 0

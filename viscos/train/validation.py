@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
-from viscos.core.rng import Generators, generator
+from viscos.core.rng import Generators, generator, usual_probes
 from viscos.inference import Objective, lower_bound
 from viscos.posteriors.holdout import hold_out, holdout_errors
 from viscos.train.model import Model
@@ -111,7 +111,7 @@ def flow_loss(model: Model, values: Tensor, seed: int, counts: Tensor | None = N
     if model.flow.trained_by_matching:
         g = generator(seed, "validation probe")
         return {"matching": float(model.flow.matching_loss(values, g, counts).mean())}
-    return {"nll": -float(model.flow.log_prob(values).mean())}
+    return {"nll": -float(model.flow.log_prob(values, usual_probes()).mean())}
 
 
 def posterior_loss(model: Model, batch: Incomplete, latents: Tensor) -> dict[str, float]:
@@ -126,7 +126,7 @@ def bound(model: Model, objective: Objective, batch: Incomplete, noise: Tensor, 
     `noise` (1, B, …) is standard normal.
     """
     if bool(batch.observed.all()):
-        return float(model.flow.log_prob(batch.values).mean())
+        return float(model.flow.log_prob(batch.values, usual_probes()).mean())
     assert model.posterior is not None
     q = model.posterior(batch, model.flow)
     weight, _ = objective.log_weight(model.flow, batch, q, noise, probes, exact_below=100)

@@ -52,7 +52,8 @@ class Fallback:
         value, status, residual = found.value.clone(), found.status.clone(), found.residual.clone()
         value[left[better]] = again.value[better]
         residual[left[better]] = again.residual[better]
-        status[left] = again.status
+        loose = again.converged & ~(again.residual <= self.tolerance)  # by a tolerance that is not this one's
+        status[left] = torch.where(loose, int(Status.STALLED), again.status)
         evaluations = found.evaluations.clone()
         evaluations[left] += again.evaluations
         fallback, steps = torch.zeros_like(found.fallback), found.steps.clone()
