@@ -99,13 +99,13 @@ def _check(flow: Flow, batch: Incomplete, guess: Tensor | None) -> None:
 
 
 def _check_alike(name: str, module: torch.nn.Module, values: Tensor) -> None:
-    """Raises `InputError` unless the parameters have dtype and device of the observation."""
-    for p in module.parameters():
-        if (p.dtype, p.device) != (values.dtype, values.device):
-            raise InputError(
-                f"y is {values.dtype} on {values.device}, the {name} has parameters of {p.dtype} on {p.device}; "
-                "convert one of them, with .to(dtype, device)"
-            )
+    """Raises `InputError` unless the first parameter has dtype and device of the observation; others are its affair."""
+    first = next(module.parameters(), values)
+    if (first.dtype, first.device) != (values.dtype, values.device):
+        raise InputError(
+            f"y is {values.dtype} on {values.device}, the {name} has parameters of {first.dtype} on {first.device}; "
+            "convert one of them, with .to(dtype, device)"
+        )
 
 
 def _object(name: str, value: Any, method: str) -> Any:

@@ -171,8 +171,8 @@ class Conditional(Approximation):
 
         q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|, with
         `exact_below` as in `bound`; before noise is taken off the draws, where a flow's is. Where a latent has several
-        completions, which `diagnose` looks for, each of them has it, though draws are of one; and where draws fail, they
-        are counted in: over y^H it does not integrate to one there. Of the flow's own conditional density
+        completions, which `diagnose` looks for, each of them has it, though draws are of one; and draws that fail are
+        counted in: over y^H it does not integrate to one there. Of the flow's own conditional density
         log p(y^H | y^O) it is an approximation, neither above nor below everywhere; what is never below that, on
         average, is `flow.log_prob(y)` less `bound()`. Both are exact where q is. Raises `InputError` for another shape,
         or a hidden entry that is not finite.
