@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from viscos.core.errors import InputError
+from viscos.data.vectors import Vectors
+from viscos.metrics import Errors, Truth
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.rmse import RMSE, Summary
 
@@ -107,6 +109,16 @@ def test_nothing_to_count():
     metric = rmse(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool))
     assert metric.nothing_hidden == 2 and metric.count == 0 and math.isnan(metric.pooled)
     assert Summary.of(torch.tensor([0.5])).mean == 0.5
+
+
+def test_a_bar_shows_no_error_while_there_is_none():
+    zeros, hidden = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
+    errors = Errors(Vectors("x", zeros, None, 0))
+    assert errors.so_far("mean") == {}
+    errors.add("mean", zeros, Truth(zeros, ~hidden, hidden), None)
+    assert errors.so_far("mean") == {}
+    errors.add("mean", zeros + 1, Truth(zeros, hidden, ~hidden), None)
+    assert errors.so_far("mean") == {"rmse": 1}
 
 
 def test_rmse_refusals():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,8 @@ class Errors(PointMetric):
         self.rmse.setdefault(kind, RMSE(self.units)).update(completed, truth.values, truth.hidden, ok)
 
     def so_far(self, kind: str) -> dict[str, float]:
-        return {"rmse": self.rmse[kind].pooled} if kind in self.rmse else {}
+        pooled = self.rmse[kind].pooled if kind in self.rmse else math.nan
+        return {} if math.isnan(pooled) else {"rmse": pooled}
 
     def record(self) -> dict[str, Any]:
         return {"rmse": {kind: rmse.record() for kind, rmse in self.rmse.items()}}
