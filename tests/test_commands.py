@@ -877,7 +877,10 @@ def test_completions_do_not_go_on_with_other_items(trained, monkeypatch, keyboar
     assert "begun with other items than are there now" in refused(capsys, "impute", f"resume={folder}")
     np.save("x.npy", values)
     assert "'draws=3' cannot be given with resume" in refused(capsys, "impute", f"resume={folder}", "draws=3")
-    assert f"{trained} is no run of `viscos impute`" in refused(capsys, "impute", f"resume={trained}")
+    line = refused(capsys, "impute", f"resume={trained}")
+    assert f"{trained} is a training: `viscos train resume={trained}` goes on with it" in line
+    shutil.copytree(trained, "old", ignore=shutil.ignore_patterns("checkpoint.pt"))
+    assert "old is no run of `viscos impute` that can go on" in refused(capsys, "impute", "resume=old")
     assert "nowhere/config.yaml cannot be read" in refused(capsys, "impute", "resume=nowhere")
     cfg = runs.load_config(folder)
     runs.save_config(folder, cfg | {"steps": 3})

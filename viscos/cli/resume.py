@@ -12,6 +12,7 @@ from viscos.cli import messages
 from viscos.cli.app import execute
 from viscos.cli.outline import outline
 from viscos.core.errors import InputError
+from viscos.core.typed import typed
 
 CHANGEABLE = {
     "train": ("epochs", "max_steps", "temper", "allow", "dataset.path", "dataset.root", *runs.MACHINE),
@@ -36,6 +37,11 @@ def requested(command: str, arguments: list[str]) -> str | None:
 def run(command: str, path: str, arguments: list[str]) -> int:
     """Continues the run of `command` at `path` and returns the exit status."""
     folder = _folder(path) if command == "train" else Path(path).expanduser().resolve()
+    if command != "train" and (folder / runs.CHECKPOINT).is_file():
+        raise InputError(
+            f"{path} is a training: `viscos train {typed('resume', path)}` goes on with it, and "
+            f"`viscos {command} {typed('checkpoint', path)}` takes it as it is"
+        )
     cfg = runs.load_config(folder)
     if command != "train" and (lacking := {option.name for option in outline(command).options} - cfg.keys()):
         raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
