@@ -81,7 +81,8 @@ class Flow(Chain):
     def matching_loss(self, y: Tensor, generator: Generators, weights: Tensor | None = None) -> Tensor:
         """What training on complete data (B, …) makes small instead of −log p (B,), for `trained_by_matching`.
 
-        An item's entries count by `weights` (B, …), none negative, or all alike.
+        Entries count by `weights` (B, …), none negative, or all alike: weights whose mean over all data is one leave
+        the size of the loss.
         """
         raise NotImplementedError(f"{type(self).__name__} is not trained by matching")
 

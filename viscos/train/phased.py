@@ -69,6 +69,7 @@ class PhasedTrainer(Trainer):
         self._entered = -1
         self._latents: tuple[Tensor, Tensor, Tensor] | None = None
         self._latents_held_back: tuple[Tensor, Tensor, Tensor] | None = None
+        self._observed = int(data.observed.sum()) / data.observed.numel()
 
     @property
     def phase(self) -> Phase:
@@ -219,11 +220,14 @@ class PhasedTrainer(Trainer):
         return replace(seen, observed=torch.ones_like(seen.observed)), self._counts(seen.observed)
 
     def _counts(self, observed: Tensor) -> Tensor | None:
-        """How much each entry of completed items counts for a flow that is matched to them (B, …); None: all alike."""
+        """How much each entry of completed items counts for a flow that is matched to them (B, …); None: all alike.
+
+        One on average over the data, and not over each item: an imputed entry counts as little wherever it stands.
+        """
         weight = self.plan.imputed_weight
         if weight == 1 or not self.model.flow.trained_by_matching:
             return None
-        return torch.where(observed, 1.0, weight)
+        return torch.where(observed, 1.0, weight) / (weight + (1 - weight) * self._observed)
 
     def _carry_noise(self, rows: Tensor) -> Tensor | None:
         """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""

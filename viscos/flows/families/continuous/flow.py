@@ -87,7 +87,7 @@ class Continuous(Flow):
         self._precision = dtype
 
     def matching_loss(self, y: Tensor, generator: Generators, weights: Tensor | None = None) -> Tensor:
-        """|F(z, θ) − dz/dθ|², the `weights`' mean over an item's entries, at one random θ for each item (B,)."""
+        """|F(z, θ) − dz/dθ|², a mean over an item's entries, each times its weight, at one random θ an item (B,)."""
         with torch.no_grad():
             for layer in self.layers:
                 y = y if isinstance(layer, IntegratorStep) else layer(y)
@@ -97,10 +97,7 @@ class Continuous(Flow):
         with torch.autocast(y.device.type, self._precision, enabled=self._precision is not None):
             F = self.velocity(y * angle.cos() + noise * angle.sin(), t).to(y.dtype)
         squares = (F - noise * angle.cos() + y * angle.sin()).square().flatten(1)
-        if weights is None:
-            return squares.mean(1)
-        weights = weights.flatten(1)
-        return (weights * squares).sum(1) / weights.sum(1)
+        return (squares if weights is None else weights.flatten(1) * squares).mean(1)
 
 
 def continuous(
