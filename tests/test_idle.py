@@ -114,13 +114,14 @@ def test_a_part_is_said_by_its_own_settings_too():
 class Stand:
     """A trainer, as far as its model and data decide what has an effect."""
 
-    def __init__(self, shape=(1, 8, 8), *, holds_out=True, classifier=True, denoises=True, matched=True):
+    def __init__(self, shape=(1, 8, 8), *, holds_out=True, classifier=True, denoises=True, matched=True, tempers=True):
         self.data = SimpleNamespace(shape=shape)
         flow, kept = (
             SimpleNamespace(can_denoise=denoises, trained_by_matching=matched),
             object() if classifier else None,
         )
-        self.model = SimpleNamespace(flow=flow, holds_out=holds_out, classifier=kept)
+        network = SimpleNamespace(tempers=tempers)
+        self.model = SimpleNamespace(flow=flow, posterior=network, holds_out=holds_out, classifier=kept)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,8 @@ class Stand:
         ({"flow": {"steps": 1}}, True, {}, {"flow.grid"}),
         ({}, True, {"classifier": False}, {"classifier"}),
         ({}, True, {"matched": False}, {"imputed_weight"}),
+        ({}, True, {"tempers": False}, {"temper"}),
+        ({}, True, {"matched": False, "tempers": False}, {"imputed_weight", "temper"}),
         ({}, True, {"shape": (2,)}, {"flow.first_squeeze"}),
         ({"dataset": {"noise": 0}}, True, {}, {"denoise"}),
         ({"dataset": {"noise": "uniform"}}, True, {}, {"denoise"}),

@@ -52,6 +52,12 @@ def test_what_is_trained_leaves_what_a_flow_leaves(here):
     assert state["finished"] and state["imputer"]["items"].shape == (60, 1, 8, 8)
 
 
+def test_a_quiet_fit_says_where_its_numbers_are_and_no_more(here, capsys):
+    assert main(["train", "imputer=mean", *SMALL, "verbosity=quiet", "hydra.run.dir=quiet"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("numbers in ") and line.endswith("metrics.json")
+
+
 def test_it_is_measured_again_alike(here, capsys):
     assert main(["eval", "checkpoint=knn", "imputers=[mean]", "hydra.run.dir=again"]) == 0
     again, found = record("again"), record("knn")

@@ -753,6 +753,15 @@ def test_the_lengths_of_phases():
     assert plan_of(settings(None, False, True), 95, True, NETWORK).pretrain == 19
 
 
+def test_a_network_without_a_temperature_is_not_tempered():
+    cfg = settings(None, True, True)
+    names = [
+        [phase.name for phase in plan_of(cfg, 95, True, SimpleNamespace(held_out=0.2, tempers=yes)).phases]
+        for yes in (False, True)
+    ]
+    assert [*names[0], "tempering"] == names[1]
+
+
 def test_held_out_entries_alone_teach_for_a_fifth_of_the_steps_that_there_are():
     for given, passed in ({}, 10), ({"epochs": 20}, 20), ({"max_steps": 20}, 20 * 10 / 95), ({"max_steps": 999}, 10):
         cfg = settings(None, False, True, **given)

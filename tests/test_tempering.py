@@ -11,12 +11,13 @@ from problems import normal
 from test_phases import PLAN, phased
 from test_train import differing, run, state
 
+from viscos.cli import main
 from viscos.core.batch import incomplete
 from viscos.core.solution import Solution
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Bijection, Flow, Whitening
 from viscos.inference import Completions, Objective
-from viscos.posteriors import Amortised, InferenceNetwork
+from viscos.posteriors import Amortised
 from viscos.roots import auto
 from viscos.train import PhasedTrainer, Plan
 from viscos.train import phased as phases_of_training
@@ -191,14 +192,26 @@ def test_a_posterior_that_is_too_narrow_gets_half_of_its_width_back():
         assert float(model.posterior.temperature) == pytest.approx(width**-0.5, rel=0.04)
 
 
-def test_a_network_of_ones_own_is_left_as_it_is():
-    class Own(InferenceNetwork):
-        regressed = True
+class Own(Amortised):
+    """A network of one's own that has no temperature."""
 
-    first = phased(plan=dataclasses.replace(PLAN, phases=(Phase("flow", 2), Phase("tempering", 3))))
-    model = Model(first.model.flow, Own(), None)
-    trainer = PhasedTrainer(model, first.data, first.objective, first.plan)
-    assert trainer.plan.phases == (Phase("flow", 2),) and trainer.total == 2
+    tempers = False
+
+
+def test_a_network_of_ones_own_is_left_as_it_is(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("experiment=debug", "threads=1", "flow.width=4", "flow.steps=2", "rounds=0", "draws=1", "imputers=[]")
+    own = (
+        "posterior=own",
+        f"posterior._target_={__name__}.Own",
+        f"allow={__name__}",
+        "+posterior.width=4",
+        "+posterior.held_out=0.2",
+    )
+    assert main(["train", *words, *own, "temper=4", "verbosity=verbose"]) == 0
+    said = capsys.readouterr().out
+    assert "without effect here: temper (this network has no temperature)" in said
+    assert ", 5 steps" in said and "(tempering)" not in said
 
 
 def test_hidden_entries_say_nothing():

@@ -11,7 +11,7 @@ from viscos.commands.assemble.training import MASKS
 from viscos.commands.interrupt import held, resumable
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
-from viscos.core.progress import fitting_bar
+from viscos.core.progress import fitting_bar, say
 from viscos.data.mask_files import save_masks
 from viscos.report.board import Log
 from viscos.runs import checkpoint
@@ -28,11 +28,11 @@ def fit(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     runs.save_config(job.run_dir, job.settings)
     for split, observed in job.masks.items():
         save_masks(job.run_dir / MASKS.format(split=split), observed)
-    print(f"{job.imputer.label}: {len(job.data)} items; run folder {job.run_dir}", flush=True)
+    say(f"{job.imputer.label}: {len(job.data)} items; run folder {job.run_dir}")
     for split, observed in job.masks.items():
-        print(hidden_share(observed, f"{split} items"), flush=True)
+        say(hidden_share(observed, f"{split} items"))
     if job.idle:
-        print(job.idle, flush=True)
+        say(job.idle)
     about = provenance(job.settings, devices.device)  # now: the source tree may be another one when the run ends
     with resumable("train", job.run_dir, (job.run_dir / runs.CHECKPOINT).is_file), Log(job.run_dir) as log:
         if not job.finished:
@@ -40,7 +40,7 @@ def fit(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         record = _measure(job, log)
     record |= {"training_seconds": round(job.imputer.fit_seconds or 0.0, 1), **about}
     atomic.write_json(job.run_dir / "metrics.json", record)
-    print(summary(record))
+    say(summary(record))
     print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record
 

@@ -58,8 +58,6 @@ class Amortised(InferenceNetwork):
     precision: Tensor
     spread: Tensor
     places: Tensor
-    temperature: Tensor
-    """τ, a number."""
     network: MLP | Plain | UNet
     reader: MLP | Plain | UNet
 
@@ -114,6 +112,10 @@ class Amortised(InferenceNetwork):
     @property
     def predicts(self) -> bool:
         return self.held_out > 0 or not self.regressed
+
+    @property
+    def tempers(self) -> bool:
+        return self.regressed
 
     def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
         if len(self.shape) == 1:
@@ -172,7 +174,6 @@ class Amortised(InferenceNetwork):
         return replace(q, log_scale=q.log_scale + self.temperature.log())
 
     def set_temperature(self, temperature: float) -> None:
-        """Makes the deviations of q as many times as wide as those that it was taught."""
         self.temperature.fill_(temperature)
 
     def teach(self, batch: Incomplete, latents: Tensor, flow: Flow) -> Tensor:

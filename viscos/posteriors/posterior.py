@@ -24,6 +24,8 @@ class Posterior(nn.Module):
     """Share of the observed entries from which it learns to predict, see `viscos.posteriors.holdout`."""
     regressed: bool = False
     """Whether it learns from pairs of observations and latents (`teach`), and serves without a fit."""
+    temperature: Tensor
+    """What its deviations are multiplied by, a number; of one that `tempers`."""
 
     def forward(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """The distribution for each item of `batch`."""
@@ -54,6 +56,15 @@ class Posterior(nn.Module):
         algorithm (Hinton et al., 1995).
         """
         return -self(batch, flow).log_prob(latents[None])[0].sum()
+
+    @property
+    def tempers(self) -> bool:
+        """Whether its deviations have a temperature, which training sets in the end (`viscos.train.tempering`)."""
+        return False
+
+    def set_temperature(self, temperature: float) -> None:
+        """Makes the deviations as many times as wide as those that it was taught; of one that `tempers`."""
+        raise NotImplementedError
 
 
 class InferenceNetwork(Posterior):

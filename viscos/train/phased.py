@@ -17,7 +17,6 @@ from viscos.core.rng import generator
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.masks import any_masks
 from viscos.inference import Completions, Objective, impute
-from viscos.posteriors import Amortised
 from viscos.posteriors.holdout import hold_out
 from viscos.train.completed import ROWS, CompletedData
 from viscos.train.devices import Devices
@@ -59,8 +58,6 @@ class PhasedTrainer(Trainer):
         devices: Devices | None = None,
         held_back: int = 0,
     ) -> None:
-        if not isinstance(model.posterior, Amortised):  # a network of one's own has no temperature
-            plan = replace(plan, phases=tuple(phase for phase in plan.phases if phase.name != "tempering"))
         super().__init__(model, data, objective, plan, devices, held_back)
         self.completions = CompletedData(data)
         self.completed, self.drawn = self.completions.values, self.completions.drawn
@@ -286,7 +283,7 @@ class PhasedTrainer(Trainer):
     def _temper(self, number: int, within: int) -> Report:
         """Corrects the width of the posterior by a batch, of which some observed entries are hidden."""
         network = self.model.posterior
-        assert isinstance(network, Amortised)
+        assert network is not None and network.tempers
         rows, g = self._order(self._items, number, within), generator(self.plan.seed, "tempering", self.step)
         batch = self.data.batch(rows).to(self.devices.device)  # where its draws are, which are compared with it
         sparser = hold_out(batch, network.held_out, g, self.data.groups)

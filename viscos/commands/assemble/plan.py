@@ -98,7 +98,8 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
     steps = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
     steps = steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
     pretrain = round(cfg["pretrain"] * items / cfg["batch_size"])
-    phases = _phases(cfg, steps, pretrain, items, hides)
+    tempering = cfg["temper"] if network is not None and network.tempers else 0
+    phases = _phases(cfg, steps, pretrain, items, hides, tempering)
     if not phases and network is not None and network.held_out and pretrain >= steps:
         raise InputError(
             f"pretrain={cfg['pretrain']:g} is {pretrain} steps and the training has {steps}, so the flow would learn "
@@ -126,7 +127,9 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
     )
 
 
-def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: bool) -> tuple[Phase, ...]:
+def _phases(
+    cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: bool, tempering: int
+) -> tuple[Phase, ...]:
     """None where all is learnt together."""
     if cfg["teach"] in ("bound", "none"):
         return ()
@@ -137,6 +140,6 @@ def _phases(cfg: dict[str, Any], steps: int, pretrain: int, items: int, hides: b
         prediction=pretrain if cfg["max_steps"] is None else min(pretrain, cfg["max_steps"]),
         rounds=cfg["rounds"],
         redrawing=min(math.ceil(min(cfg["redraw"], items) / cfg["batch_size"]), cfg["max_steps"] or math.inf),
-        tempering=min(cfg["temper"], cfg["max_steps"] or math.inf),
+        tempering=min(tempering, cfg["max_steps"] or tempering),
         bound=cfg["teach"] == "both",
     )
