@@ -8,7 +8,8 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.rng import ItemGenerators, item_noise
 from viscos.flows.flow import Flow
-from viscos.inference.elbo import Objective, repeat, repeated
+from viscos.inference.draws import repeat, repeated
+from viscos.inference.elbo import Objective
 from viscos.inference.imputation import Completions, impute
 from viscos.linear import log_abs_det_block
 from viscos.posteriors import Posterior

@@ -13,6 +13,7 @@ from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
 from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.completion import complete as completed
+from viscos.inference.draws import repeat, repeated
 from viscos.linear import GMRES
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentDistribution
@@ -213,13 +214,3 @@ def _stand_ins(solved: Tensor) -> Tensor:
     """
     rows = torch.arange(len(solved), device=solved.device)
     return torch.where(solved, rows, solved.to(torch.uint8).argmax()) if bool(solved.any()) else rows
-
-
-def repeated(flow: Flow, items: int, draws: int) -> Flow:
-    """The flow for a batch of `items`, as it acts on what `repeat` makes of it."""
-    return flow if draws == 1 else flow.select(torch.arange(items).repeat(draws))
-
-
-def repeat(v: Tensor, draws: int) -> Tensor:
-    """The batch (B, …) once for each draw (K·B, …), draws in the outer axis."""
-    return v.unsqueeze(0).expand(draws, *v.shape).flatten(0, 1)

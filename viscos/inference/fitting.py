@@ -13,7 +13,7 @@ from viscos.core.progress import bar
 from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
 from viscos.inference.completion import complete
-from viscos.inference.elbo import repeat, repeated
+from viscos.inference.draws import repeat, repeated
 from viscos.inference.judging import Best, Looks
 from viscos.inference.laplace import laplace
 from viscos.linear import padded_blocks

@@ -12,7 +12,7 @@ from viscos.core.rng import item_noise
 from viscos.core.solution import Solution
 from viscos.flows.flow import Flow
 from viscos.inference.completion import complete
-from viscos.inference.elbo import repeat, repeated
+from viscos.inference.draws import repeat, repeated
 from viscos.posteriors import Posterior
 from viscos.roots import RootFinder
 

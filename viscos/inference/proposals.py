@@ -12,7 +12,8 @@ from viscos.core.solution import Solution, per_item
 from viscos.inference.approximation import Approximation
 from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.diagnosis import Diagnosis
-from viscos.inference.elbo import lower_bound, repeated
+from viscos.inference.draws import repeated
+from viscos.inference.elbo import lower_bound
 from viscos.inference.elsewhere import LOOKED, log_ratio, share, starts
 from viscos.inference.weights import effective_size, log_evidence, pareto_smoothed
 

@@ -33,7 +33,7 @@ from viscos.core.solution import Status, per_item
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
 from viscos.inference.diagnosis import Diagnosis
-from viscos.inference.elbo import repeat, repeated
+from viscos.inference.draws import repeat, repeated
 from viscos.inference.imputation import Completions
 from viscos.inference.proposals import Proposals
 from viscos.inference.weights import pareto_smoothed, shares, without_failed

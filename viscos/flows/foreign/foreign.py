@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,11 +86,7 @@ class Foreign(ClosedForm):
             return found
         solver = anderson(tolerance=1e-8 if x.dtype == torch.float64 else 1e-4, budget=100)
         again = root(self, x[left], solver, found.value[left])
-        mixed = replace(found, fallback=torch.zeros_like(found.fallback).index_fill(0, left, True))
-        for name in ("value", "status", "residual"):
-            getattr(mixed, name)[left] = getattr(again, name)
-        mixed.evaluations[left] += again.evaluations
-        return mixed
+        return found.amended(left, again)
 
     def unverified_inverse(self, x: Tensor) -> Tensor:
         """The library's own f (B, …), unverified."""
