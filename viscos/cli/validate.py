@@ -100,6 +100,7 @@ RULES: dict[str, Rule] = {
     "dataset.label": optional(either(text, integer(0))),
     "dataset.drop": optional(list_of(either(text, integer(0)))),
     "dataset.categories": optional(list_of(either(text, integer(0)))),
+    "dataset.log": optional(either(empty, list_of(either(text, integer(0))))),
     **{f"{part}{name}": optional(sign) for part in ("dataset.", "") for name in _SIGNS},
     **{f"{part}encoding": optional(text) for part in ("dataset.", "")},
     **{f"{part}holes": optional(list_of(either(text, number(-math.inf)))) for part in ("dataset.", "")},

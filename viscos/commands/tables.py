@@ -121,7 +121,7 @@ def best(scheme: Scheme, mean: Tensor, draws: Tensor) -> Tensor:
 
 
 def clamped(scaling: Scaling, drawn: Tensor, observed: Tensor) -> str:
-    """A line: in which columns draws (K, N, d) of the model were moved into the range of training, if any were.
+    """A line: in which columns draws (K, N, d) of the model were moved to a value that the column may have, if any.
 
     `observed` (N, columns) is bool.
     """
@@ -129,7 +129,7 @@ def clamped(scaling: Scaling, drawn: Tensor, observed: Tensor) -> str:
     total = (~observed).sum(0) * len(drawn)
     counts = zip(scaling.scheme.names, moved.tolist(), total.tolist(), strict=True)
     found = [f"{name} ({many} of {all})" for name, many, all in counts if many]
-    return f"draws moved into the range of training: {', '.join(found)}" if found else ""
+    return f"draws moved to the nearest value that the column may have: {', '.join(found)}" if found else ""
 
 
 def _lists(values: Tensor, where: Tensor, place: int) -> tuple[list[float], list[bool]]:

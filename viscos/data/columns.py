@@ -31,6 +31,10 @@ FORMATS = (
     "%d.%m.%Y %H:%M",
 )
 """How dates may be written, for `datetime.strptime`."""
+POSITIVE = "but is learnt by its logarithm, so its numbers are above 0"
+"""Of a column that holds another number, for messages."""
+_RATIO = 20
+"""Of the largest number to the least, above which a column may be learnt by its logarithm."""
 _PADDED = re.compile(r"0\d+")
 _DAY = 86400
 _BEGIN = datetime.datetime(1970, 1, 1)
@@ -47,6 +51,8 @@ class Column:
     """Of a column of categories, which number k stands for the k-th."""
     format: str = ""
     """Of a column of dates, as days since 1970."""
+    log: bool = False
+    """Whether its entry is the logarithm of its numbers, which are positive."""
 
     @property
     def categories(self) -> bool:
@@ -79,6 +85,13 @@ class Column:
             return (_BEGIN + datetime.timedelta(seconds=seconds)).strftime(self.format)
         return self.levels[int(value)]
 
+    @property
+    def about(self) -> str:
+        """What it is, in words; empty of real numbers as they are."""
+        kind = f"{len(self.levels)} categories" if self.levels else "dates" if self.format else ""
+        kind = "whole numbers" if self.whole else kind
+        return ", ".join(filter(None, (kind, "by logarithm" if self.log else "")))
+
     def state(self) -> dict[str, Any]:
         """The column as plain containers."""
         return asdict(self) | {"levels": list(self.levels)}
@@ -108,6 +121,23 @@ def column_of_numbers(
         column = Column(name, levels=tuple(_written(value, values, cells) for value in found))
         return column, np.where(known, np.searchsorted(found, values).astype(np.float64), math.nan)
     return Column(name, whole=bool(len(there) and (there == np.round(there)).all())), values
+
+
+def spans_scales(values: np.ndarray) -> bool:
+    """Whether numbers (N,), NaN in holes, are such as a model learns better by their logarithm.
+
+    That is if all are positive, the largest is more than 20 times the least, and their logarithms are less skewed.
+    """
+    there = values[~np.isnan(values)]
+    if not there.min() > 0 or not there.max() > _RATIO * there.min():
+        return False
+    return bool(_skewness(np.log(there)) < _skewness(there))
+
+
+def _skewness(values: np.ndarray) -> float:
+    away = values / np.abs(values).max()  # of large numbers the third power is none
+    away = away - away.mean()
+    return float(abs((away**3).mean()) / (away**2).mean() ** 1.5)
 
 
 def padded(cells: np.ndarray) -> str:
@@ -159,8 +189,9 @@ def _days(cell: str, format: str) -> float:
 class Scheme:
     """The columns of a table as entries of a vector, and back.
 
-    A column of numbers or dates is one entry, and so is one of two categories, as 0 and 1. One of C > 2 categories is C
-    entries, of which that of its category is 1 and the others 0; they are known together or not at all.
+    A column of numbers or dates is one entry, some numbers by their logarithm, and so is one of two categories, as 0
+    and 1. One of C > 2 categories is C entries, of which that of its category is 1 and the others 0; they are known
+    together or not at all.
     """
 
     columns: tuple[Column, ...]
@@ -188,19 +219,26 @@ class Scheme:
 
     def about(self) -> tuple[str, ...]:
         """A line on the columns that are not of real numbers, if there are any."""
-        found = [f"{c.name} ({len(c.levels)} categories)" for c in self.columns if c.levels]
-        found += [f"{c.name} (whole numbers)" for c in self.columns if c.whole]
-        found += [f"{c.name} (dates)" for c in self.columns if c.format]
+        found = [f"{column.name} ({column.about})" for column in self.columns if column.about]
         return (f"columns: {', '.join(found[:20])}{', …' * (len(found) > 20)}",) if found else ()
 
     def encode(self, numbers: Tensor) -> Tensor:
-        """Numbers (N, columns), NaN in holes, as entries (N, d), float64."""
+        """Numbers (N, columns), NaN in holes, as entries (N, d), float64.
+
+        Raises `InputError` for a number without a logarithm in a column that has them.
+        """
         parts = []
         for number, column in enumerate(self.columns):
             values = numbers[:, number, None].double()
             if (many := len(_entries(column))) > 1:
                 hot = (values == torch.arange(many)).double()
                 values = torch.where(values.isnan(), values, hot)
+            if column.log:
+                if bool((values <= 0).any()):
+                    raise InputError(
+                        f"column {column.name!r} holds {float(values.nan_to_num(1).min()):.12g}, {POSITIVE}"
+                    )
+                values = values.log()
             parts.append(values)
         return torch.cat(parts, 1)
 
@@ -216,6 +254,7 @@ class Scheme:
             else:
                 found = own[..., 0]
                 found = found.round().clamp(0, len(column.levels) - 1) if column.levels else found
+                found = _exp(found) if column.log else found
             parts.append(found)
         return torch.stack(parts, -1)
 
@@ -231,5 +270,11 @@ class Scheme:
 
 def _entries(column: Column) -> tuple[str, ...]:
     if len(column.levels) <= 2:
-        return (column.name,)
+        return (f"log {column.name}" if column.log else column.name,)
     return tuple(f"{column.name}={level}" for level in column.levels)
+
+
+def _exp(logs: Tensor) -> Tensor:
+    """e^x (…), to 13 digits: numbers of no more come back from their logarithms bit for bit."""
+    written = [float(f"{value:.13g}") for value in logs.exp().flatten().tolist()]
+    return torch.tensor(written, dtype=logs.dtype).view_as(logs)

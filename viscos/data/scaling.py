@@ -141,17 +141,17 @@ class Scaling:
 def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The ranges of columns (columns,) by the observed ones of their entries (d,).
 
-    That of whole numbers and of shares, all in [0, 1], is what was observed and [0, 1]; other numbers may be any of the
-    signs that were observed.
+    Whole numbers are within what was observed; others of one sign are no nearer to 0 than those observed, and shares,
+    all in [0, 1], no greater than 1. What is learnt by its logarithm is positive of itself.
     """
     lows, highs = [], []
-    for column, place in zip(scheme.columns, scheme.first, strict=True):
-        least, most = float(low[place]), float(high[place])
+    least_, most_ = (scheme.decode(bound).tolist() for bound in (low, high))
+    for column, least, most in zip(scheme.columns, least_, most_, strict=True):
         if column.categories or column.format:
             least, most = -math.inf, math.inf
         elif not column.whole:
-            share = least >= 0 and most <= 1
-            least, most = (0.0 if least >= 0 else -math.inf), (1.0 if share else 0.0 if most <= 0 else math.inf)
+            most = 1.0 if least >= 0 and most <= 1 else most if most <= 0 else math.inf
+            least = 0.0 if column.log else least if least >= 0 else -math.inf
         lows.append(least)
         highs.append(most)
     return torch.tensor(lows, dtype=torch.float64), torch.tensor(highs, dtype=torch.float64)
@@ -168,7 +168,7 @@ def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vecto
     numbers = theirs.decode(data.values)
     for place, (found, wanted) in enumerate(zip(theirs.columns, ours.columns, strict=True)):
         if found.levels == wanted.levels and found.format == wanted.format:
-            continue
+            continue  # numbers by their logarithm or not are the same numbers
         written = np.array([_text(found, value) for value in numbers[:, place].tolist()], dtype=object)
         fresh = wanted.numbers(written) if wanted.levels or wanted.format else Dialect().numbers(written)
         if (np.isnan(fresh) & ~numbers[:, place].isnan().numpy()).any():

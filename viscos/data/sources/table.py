@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
-from viscos.data.columns import Column, Scheme, column_of_numbers, column_of_text, padded
+from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded, spans_scales
 from viscos.data.far_out import far_out
 from viscos.data.items import held_out
 from viscos.data.sources.array import LABELS, find, read_arrays
-from viscos.data.sources.dialect import Dialect
+from viscos.data.sources.dialect import PLAIN, Dialect
 from viscos.data.sources.sheet import PARQUET, Sheet, read_sheet
 from viscos.data.vectors import Vectors
 
@@ -35,6 +35,7 @@ def table(
     label: Name | None = None,
     drop: Sequence[Name] | None = None,
     categories: Sequence[Name] | None = None,
+    log: Sequence[Name] | None = (),
     delimiter: str | None = None,
     decimal: str | None = None,
     thousands: str | None = None,
@@ -44,9 +45,10 @@ def table(
     """Rows of a table, in their columns' own units; a tenth of them, always the same, is for testing.
 
     `label` is a column with classes, `drop` are columns to leave out, `categories` those whose numbers are none; those
-    of an array are numbered from 0, and an `.npz` may have its classes in `labels` or `y`. The other settings are those
-    of `Dialect`. Raises `InputError` for a file that cannot be read, a column that is not there, that mixes text and
-    numbers or has no value at all, and a table of fewer than two rows.
+    of an array are numbered from 0, and an `.npz` may have its classes in `labels` or `y`. `log` are columns to learn
+    by their logarithm, or with None those for which `spans_scales`. The other settings are those of `Dialect`. Raises
+    `InputError` for a file that cannot be read, a column that is not there, that mixes text and numbers, has no value
+    at all, or no logarithm where it is to have one, and a table of fewer than two rows.
     """
     dialect = Dialect(delimiter, decimal or ".", thousands, encoding, tuple(map(str, holes or ())))
     source = _read(Path(path).expanduser(), dialect)
@@ -60,7 +62,8 @@ def table(
         many = f"{len(source)} row{'s' * (len(source) != 1)}"
         raise InputError(f"{path} has {many}; a training and a test split need at least 2")
     columns, numbers = zip(*(_learnt(source, name, name in named) for name in names), strict=True)
-    scheme = Scheme(columns)
+    logs = None if log is None else [_there(source, name, "log") for name in log]
+    scheme = Scheme(tuple(_by_logarithm(source, *each, logs) for each in zip(columns, numbers, strict=True)))
     values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
@@ -108,6 +111,8 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     if not len(source):
         raise InputError(f"{path} has no rows")
     numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
+    for column, each in zip(scheme.columns, numbers, strict=True):
+        _check_positive(source, column, each, "empty the cell", "")
     values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     sheet = source if isinstance(source, Sheet) else None
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
@@ -197,6 +202,29 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
         if str(source.path) in str(error):
             raise
         raise InputError(f"{source.path}: {error}; leave the column out, {typed('dataset.drop', [name])}") from None
+
+
+def _by_logarithm(source: Sheet | _Array, column: Column, numbers: np.ndarray, names: Sequence[str] | None) -> Column:
+    """The column, by its logarithm if `names` say so, or of itself; raises `InputError` if it cannot be."""
+    if names is None:
+        return replace(column, log=not (column.categories or column.format) and spans_scales(numbers))
+    if column.name not in names:
+        return column
+    if column.categories or column.format:
+        raise InputError(f"{source.path}: column {column.name!r} has {column.about}; leave it out of dataset.log")
+    column = replace(column, log=True)
+    _check_positive(source, column, numbers, "leave it out of dataset.log", "dataset.")
+    return column
+
+
+def _check_positive(source: Sheet | _Array, column: Column, numbers: np.ndarray, remedy: str, prefix: str) -> None:
+    if column.log and (low := numbers <= 0).any():
+        row = int(low.argmax())
+        cell = PLAIN.number(float(numbers[row]))
+        raise InputError(
+            f"{source.path}: column {column.name!r} holds {cell} in row {row + 1}, {POSITIVE}; {remedy}, or if it "
+            f"means a missing value say {typed(f'{prefix}holes', [cell])}"
+        )
 
 
 def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
