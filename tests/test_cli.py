@@ -20,6 +20,7 @@ import viscos.report.figures.drawings
 from viscos import runs
 from viscos.cli import app, help, main, shell, words
 from viscos.cli.outline import COMMANDS, choices, outline, overlays
+from viscos.cli.resume import EARLIER
 from viscos.core import choices as choices_of
 from viscos.core.build import build
 from viscos.core.errors import InputError
@@ -336,6 +337,20 @@ def test_resume_refuses(extra, says, old_run, command, capsys):
     assert main(["train", f"resume={old_run}", extra]) == 2
     assert says in one_line(capsys, "viscos train: ")
     assert not seen and (old_run / runs.CHECKPOINT).exists()
+
+
+def test_a_run_from_before_a_setting_goes_on_as_it_began(old_run, command, capsys):
+    """Null, what the settings say today, would be another weight of imputed entries, and one more phase."""
+    seen, cfg = command(), runs.load_config(old_run)
+    today = {key: cfg.pop(key) for key in EARLIER["train"]}
+    runs.save_config(old_run, cfg)
+    assert main(["train", f"resume={old_run}"]) == 0
+    then = {key: seen[0][key] for key in EARLIER["train"]}
+    assert then == today | {"imputed_weight": 1.0, "temper": 0} != today and seen[0]["missing"] == 0.9
+    assert main(["train", f"resume={old_run}", "temper=4"]) == 0 and seen[1]["temper"] == 4
+    runs.save_config(old_run, {key: value for key, value in cfg.items() if key != "teach"})
+    assert main(["train", f"resume={old_run}"]) == 2
+    assert "is no run of `viscos train` that can go on: it does not set teach" in one_line(capsys, "viscos train: ")
 
 
 def test_resume_refuses_a_file_that_it_would_not_go_on_from(old_run, command, capsys):
