@@ -512,9 +512,8 @@ def test_examples_are_settings_that_are_taken(line, command, monkeypatch):
     Path("run").mkdir()
     Path("run", runs.CHECKPOINT).touch()
     runs.save_config("run", {})
-    for name in ("train", "impute"):
-        Path("outputs", name).mkdir(parents=True)
-        shutil.copytree("run", Path("outputs", name, "RUN"))
+    shutil.copytree("run", "outputs/train/RUN")
+    Path("outputs/impute/RUN").mkdir(parents=True)
     _, name, *arguments = line.replace("=RUN", "=run").replace("M.F", "module.function").replace("M:F", "m:f").split()
     if "checkpoint=F" in arguments:
         Path("F").touch()
