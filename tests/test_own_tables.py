@@ -434,6 +434,28 @@ def test_a_mean_that_is_known_is_no_whole_number():
     assert found.mean[2].tolist() == pytest.approx([1.4, 2]) and found.draws[0, 2].tolist() == [1, 2]
 
 
+def test_a_mean_is_that_of_the_draws_as_they_are_written():
+    """Where draws were moved, and of logarithms; else it is the expectation that is known."""
+    scheme = Scheme((Column("x"), Column("y", log=True), Column("z")))
+    numbers = torch.tensor([[1.0, 1, 1], [9, 90, 9], [NAN, NAN, NAN], [NAN, NAN, NAN]], dtype=F64)
+    data = Vectors("t", scheme.encode(numbers), None, 0, columns=scheme.entries, scheme=scheme)
+    scaling, observed = fit_scaling(data, data.known), data.known
+    cells = torch.tensor([[[-3.0, 2, 4]] * 4, [[5, 8, 7]] * 4], dtype=F64)
+    cells[:, 3, 0], cells[1, 3] = torch.tensor([2, 4.0]), NAN  # nothing is moved in the last row, and a draw failed
+    entries = torch.stack([cells[..., 0], cells[..., 1].log(), cells[..., 2]], -1)
+    expected = torch.tensor([3.5, math.log(5), 6], dtype=F64).expand(4, 3)
+    draws, mean = (scaling.standardise(torch.where(observed, data.values, each)) for each in (entries, expected))
+    nothing = torch.zeros(4)
+    done = Results(Completions.exact(draws, mean), nothing, None, None, nothing, 0.0, 0.0)
+    job = SimpleNamespace(
+        items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
+    )
+    found = completed(job, done)
+    assert found.mean[2].tolist() == pytest.approx([3, 5, 6]), "x: (1 + 5) / 2, y: (2 + 8) / 2, z as expected"
+    assert found.mean[3].tolist() == pytest.approx([3.5, 2, 6])
+    assert found.mean[0].tolist() == [1, 1, 1]
+
+
 def test_a_table_that_was_trained_on_before_there_were_categories_is_read_on():
     write("a,b\n" + "".join(f"{k % 2},{k}.5\n" for k in range(10)))
     data = load("table", "train", path="t.csv")

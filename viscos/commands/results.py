@@ -214,7 +214,10 @@ def completed(job: Imputing, done: Results) -> Completed:
     mean = kept(done.draws.mean(), rounded=False)
     if scaling is not None:
         drawn = draws.nanmean(0)  # of a table's cells as they are written; NaN where no draw was solved
-        mean = drawn if done.draws.expected is None else torch.where(drawn.isnan(), drawn, mean)
+        # An expectation is none of these cells where draws were moved, or are not linear in what the model sees.
+        logs = torch.tensor([column.log for column in scaling.scheme.columns])
+        apart = logs | scaling.cells(done.draws.draws)[1].any(0) | drawn.isnan()
+        mean = drawn if done.draws.expected is None else torch.where(apart, drawn, mean)
         mean = torch.where(observed, values, mean)
     before = None if done.before is None else kept(done.before.draws[0])
     said = () if done.diagnosis is None else tuple(done.diagnosis.verdicts())
