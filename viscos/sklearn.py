@@ -38,7 +38,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
     - `calibrate` holds a tenth of the known cells out of the training, or where there are few a fifth in turn, and
       gives the mean of the flow, of a Gaussian, of nearest neighbours and of the column the shares in the result that
       suit these cells, and the draws the spread by which 90 % intervals cover as many of them. Otherwise the flow
-      learns from all cells and completes alone.
+      learns from all cells and completes alone, which takes a sixth of the time where fewer than 1,000 cells are known:
+      there are six trainings then, and else one.
     - `min_value` and `max_value` are what fills a hole is never below and never above, one number or one for each
       column of X; what lies beyond is moved to the limit.
     - `keep_empty_features` keeps columns that have no value in `fit`, filled with 0; otherwise they are dropped.
