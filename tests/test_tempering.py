@@ -19,14 +19,19 @@ from viscos.flows import Bijection, Flow, Whitening
 from viscos.inference import Completions, Objective
 from viscos.posteriors import Amortised
 from viscos.roots import auto
-from viscos.train import PhasedTrainer, Plan
+from viscos.train import PhasedTrainer, Plan, tempering
 from viscos.train import phased as phases_of_training
 from viscos.train.devices import OneDevice
 from viscos.train.model import Model
 from viscos.train.phases import Phase
-from viscos.train.tempering import corrected, spread_over_skill
+from viscos.train.tempering import CELLS, corrected, spread_over_skill
 
 TEMPERING = dataclasses.replace(PLAN, phases=(Phase("tempering", 3),))
+
+
+@pytest.fixture(autouse=True)
+def few_say_something(monkeypatch):
+    monkeypatch.setattr(tempering, "CELLS", 1)
 
 
 def drawn(draws, failed=()):
@@ -65,6 +70,16 @@ def test_items_of_which_a_draw_failed_are_left_out():
     assert spread_over_skill(drawn(draws, [1]), batch, sparser) == pytest.approx(math.sqrt(2 / 3))
     assert math.isnan(spread_over_skill(drawn(draws, [0, 1]), batch, sparser)), "nothing is left"
     assert math.isnan(spread_over_skill(drawn(draws, [1]), batch, batch)), "nothing was held out"
+
+
+def test_a_handful_of_entries_says_nothing(monkeypatch):
+    monkeypatch.setattr(tempering, "CELLS", CELLS)
+    truth, g = torch.zeros(1, CELLS), torch.Generator().manual_seed(0)
+    done = drawn(torch.tensor([[[1.0]], [[3.0]]]) + 0.1 * torch.randn(2, 1, CELLS, generator=g))
+    everything, nothing = (incomplete(truth, torch.full((CELLS,), seen)) for seen in (True, False))
+    one_less = incomplete(truth, torch.arange(CELLS) == 0)
+    assert spread_over_skill(done, everything, nothing) > 0
+    assert math.isnan(spread_over_skill(done, everything, one_less))
 
 
 @pytest.mark.parametrize("said", [math.nan, math.inf, 0.0])
