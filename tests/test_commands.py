@@ -1086,6 +1086,25 @@ def test_a_run_that_max_steps_stopped_goes_on(trained):
     assert figures(Path("run"))["steps"] == 4
 
 
+@pytest.mark.parametrize("words", [(), ("imputer=knn",)])
+def test_a_training_does_not_go_on_with_other_data(words, capsys):
+    def write(path: str, seed: int) -> None:
+        values = np.random.default_rng(seed).random((40, 8, 8))
+        np.savez(path, x_train=values[:30], x_test=values[30:])
+
+    write("a.npz", 0)
+    small = ("dataset=array", "dataset.path=a.npz", "batch_size=8", "draws=1", "hydra.run.dir=run", *words)
+    assert main(["train", *DEBUG, *small]) == 0
+    write("a.npz", 1)
+    assert "the training data are others than the run began with" in refused(capsys, "train", "resume=run")
+    write("there.npz", 0)
+    assert main(["train", "resume=run", "dataset.path=there.npz"]) == 0
+    state = checkpoint.load("run/checkpoint.pt")
+    assert len(state.pop("files")["dataset.path"]) == 16
+    checkpoint.save("run/checkpoint.pt", state)
+    assert main(["train", "resume=run", "dataset.path=a.npz"]) == 0, "the first checkpoints do not say"
+
+
 def test_other_settings_or_masks_cannot_go_on(longer, capsys):
     shutil.copytree(longer, "run")
     assert "cannot be given with resume" in refused(capsys, "train", "resume=run", "missing=0.2")

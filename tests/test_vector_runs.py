@@ -213,7 +213,12 @@ def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):
     assert f"'grown' has changed since the training: {seen} of {len(test)} test rows were trained on" in said
     assert figures(run)["items"] == len(test) - seen
     shutil.copytree(table, "run")
-    assert main(["train", "resume=run", "dataset.path=grown.csv", "max_steps=14", "threads=1"]) == 2
+    says = "the training data are others than the run began with"
+    assert says in refused(capsys, "train", "resume=run", "dataset.path=grown.csv", "max_steps=14")
+    path = load_trained(table).cfg["dataset"]["path"]
+    data = ("dataset=table", f"dataset.path={path}", "dataset.label=kind", "missing=0.3", "hydra.run.dir=knn")
+    assert main(["train", "imputer=knn", *data, "imputers=[]", "threads=1"]) == 0
+    assert says in refused(capsys, "train", "resume=knn", "dataset.path=grown.csv")
 
 
 def test_a_table_is_completed_in_its_own_cells(table):

@@ -104,8 +104,8 @@ def _train(job: Training, log: Log) -> float:
         known = (job.gaussian, means, job.scaling, job.rows)
         result = trainer.result()
         parts = model_state(result, job.settings, test.shape, test.classes, *known)
-        seconds = time.monotonic() - began
-        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "trainer": trainer.state(result), "seconds": seconds})
+        progress = {"trainer": trainer.state(result), "seconds": time.monotonic() - began}
+        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.files, **progress})
 
     save()
     with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:

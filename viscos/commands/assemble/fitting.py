@@ -14,7 +14,7 @@ from viscos.commands.assemble.idle import apart, of_fitting, said
 from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian, is_model
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.training import SPLITS, split_masks, splits_of
+from viscos.commands.assemble.training import SPLITS, refuse_other_data, split_masks, splits_of
 from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -23,6 +23,7 @@ from viscos.data.rows import remembered
 from viscos.data.scaling import Scaling, fit_scaling, standardised
 from viscos.imputers import CompleteGaussianImputer, Imputer, OnFlow
 from viscos.metrics.extractor import extractor_for
+from viscos.runs import own_files
 from viscos.runs.trained import imputer_state, read_state, restore
 from viscos.train.devices import Devices
 
@@ -45,6 +46,8 @@ class Fitting:
     scaling: Scaling | None
     rows: Tensor | None
     """Fingerprints of the training rows of a table (N,)."""
+    files: dict[str, str | None]
+    """The digest of the file or folder of the data, if it is the user's own."""
     measuring: Measuring
     parts: Parts
     log_every: int
@@ -58,7 +61,7 @@ class Fitting:
         """What a checkpoint holds."""
         about = (self.settings, self.test.shape, self.test.classes, self.scaling, self.rows)
         state = imputer_state(self.imputer, *about)
-        return state | {"finished": finished, "seconds": seconds}
+        return state | {"files": self.files, "finished": finished, "seconds": seconds}
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -85,8 +88,10 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     cfg |= {"validation": 0, "patience": None}  # nothing is held back
     state = read_state(file := runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
+    refuse_other_data(state, rows, files)
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
-    scaling, rows = fit_scaling(train, observed), remembered(train)
+    scaling = fit_scaling(train, observed)
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
@@ -106,6 +111,7 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
         test_observed,
         scaling,
         rows,
+        files,
         measuring,
         Parts(known, None, measuring.objective.solver, 0.0, cfg["seed"], devices.device),
         cfg["log_every"],

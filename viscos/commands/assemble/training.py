@@ -28,6 +28,7 @@ from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import em_gaussian
 from viscos.metrics.extractor import extractor_for
+from viscos.runs import own_files
 from viscos.runs.trained import read_state, restore_gaussian
 from viscos.train import PhasedTrainer, Trainer
 from viscos.train.devices import Devices
@@ -57,6 +58,8 @@ class Training:
     measure there."""
     rows: Tensor | None
     """Fingerprints of the training rows of a table (N,)."""
+    files: dict[str, str | None]
+    """The digest of the file or folder of the data, if it is the user's own."""
     gaussian: Gaussian
     """Of the observed training entries."""
     masks: dict[str, Tensor]
@@ -102,11 +105,9 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
+    refuse_other_data(state, rows, files)
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
-    rows = remembered(train)
-    if rows is not None and state is not None and state.get("rows") is not None:
-        if not torch.equal(state["rows"].cpu(), rows):
-            raise InputError("the table is another one than the run began with; it cannot go on")
     saved_masks = dict(zip(SPLITS, (observed, test_observed), strict=True))
     order, learnt = validation_order(len(train), cfg.get("validation", 0), cfg["seed"])
     train, observed = train.at(order), observed[order]
@@ -132,6 +133,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
         scaling,
         train if rows is not None else None,
         rows,
+        files,
         gaussian,
         saved_masks,
         cfg["log_every"],
@@ -162,6 +164,22 @@ def split_masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed
     if not bool(made["train"].flatten(1).any()):
         raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
     return made["train"], made["test"]
+
+
+def refuse_other_data(state: dict[str, Any] | None, rows: Tensor | None, files: dict[str, str | None]) -> None:
+    """Raises `InputError` if the rows of a table, or else what is in the file or folder of the data, are not what they
+    were when the run of a checkpoint's state began; the first checkpoints do not say.
+    """
+    begun = {} if state is None else state
+    if rows is not None and begun.get("rows") is not None:
+        same = torch.equal(begun["rows"].cpu(), rows)
+    else:
+        same = begun.get("files", files) == files
+    if not same:
+        raise InputError(
+            "the training data are others than the run began with, so it cannot go on; dataset.path=… says where those "
+            "are now"
+        )
 
 
 def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None) -> Gaussian:
