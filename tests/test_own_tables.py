@@ -15,7 +15,7 @@ from problems import F64
 
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.results import Results, completed
-from viscos.commands.tables import Filled
+from viscos.commands.tables import FEWEST, Filled, interval
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.far_out import far_out
@@ -522,11 +522,23 @@ def test_the_files_of_a_completed_table():
     cell = lines["3", "x"]
     three = np.array([1.25, 1.25, 2.25])
     assert cell["was"] == "1.5" and float(cell["deviation"]) == pytest.approx(three.std(ddof=1))
-    assert (float(cell["low"]), float(cell["high"])) == pytest.approx(tuple(np.quantile(three, [0.05, 0.95])))
+    assert cell["low"] == cell["high"] == "", "three draws have no interval"
     assert lines["2", "x"]["draws"] == "2" and lines["2", "day"]["mean"] == "2024-01-02"
     with open("out/draws_long.csv", newline="") as file:
         long = list(csv.DictReader(file))
     assert len(long) == 3 * 5 and {line["value"] for line in long if line["column"] == "kind"} == {"b", "c"}
+
+
+@pytest.mark.parametrize("count", [1, 18, 19, 20, 32, 39, 100])
+def test_an_interval_covers_its_share_of_further_draws(count):
+    draws = torch.randn(4000, count + 1, generator=torch.Generator().manual_seed(0), dtype=F64).exp()
+    ends = torch.tensor([interval(row) for row in draws[:, 1:]])
+    if count < FEWEST:
+        assert ends.isnan().all()
+        return
+    covered = float(((ends[:, 0] <= draws[:, 0]) & (draws[:, 0] <= ends[:, 1])).double().mean())
+    nominal = 1 - 2 * ((count + 1) // 20) / (count + 1)
+    assert 0.9 <= nominal < 0.95 and covered == pytest.approx(nominal, abs=4 * (0.09 / 4000) ** 0.5)
 
 
 def test_a_comma_that_would_stand_for_two_things_is_refused():

@@ -189,7 +189,7 @@ RULES: dict[str, Rule] = {
     "imputer.sees_mask": flag,
 }
 
-RULES_OF: dict[str, dict[str, Rule]] = {"impute": {"batch_size": optional(integer(1))}}
+RULES_OF: dict[str, dict[str, Rule]] = {"impute": {"batch_size": optional(integer(1)), "draws": optional(integer(1))}}
 """Where a command takes more than others."""
 
 

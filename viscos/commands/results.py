@@ -13,7 +13,7 @@ from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 from viscos.commands.outputs import write
-from viscos.commands.tables import clamped
+from viscos.commands.tables import FEWEST, SUMMARY, TAIL, clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.progress import say
@@ -229,6 +229,8 @@ def save(job: Imputing, done: Results) -> list[str]:
     scaling, found = job.saved.scaling, completed(job, done)
     if scaling is not None and (line := clamped(scaling, done.draws.draws, found.observed)):
         say(line)
+    if job.items.rows is not None and job.draws < FEWEST:
+        say(f"{SUMMARY} has no intervals: of {100 * (1 - 2 * TAIL):g} % they need draws={FEWEST} or more")
     arrays: dict[str, Any] = {
         "draws": found.draws.numpy(),
         "mean": found.mean.numpy(),

@@ -18,8 +18,10 @@ from viscos.data.sources.dialect import Dialect
 from viscos.data.sources.sheet import Cells, Sheet
 from viscos.data.sources.table import Rows
 
-SHARE = 0.9
-"""Of the intervals in the summary."""
+TAIL = 0.05
+"""Probability on each side of the intervals in the summary."""
+FEWEST = round(1 / TAIL) - 1
+"""Draws that such an interval needs."""
 COMPLETED, DRAWS, SUMMARY, LONG, MASKED = "completed", "draws", "summary.csv", "draws_long.csv", "masked"
 LEFT = (f"{COMPLETED}.*", f"{MASKED}.*", DRAWS, SUMMARY, LONG)
 """What a table leaves in the folder of a run."""
@@ -89,7 +91,7 @@ class Filled:
 
     def _summary(self, sheet: Sheet) -> Iterator[tuple[object, ...]]:
         """What the draws say of each hidden cell; numbers in the signs of the table."""
-        one, tail, signs = self.best(), (1 - SHARE) / 2, sheet.dialect
+        one, signs = self.best(), sheet.dialect
         for row, place, column in self._hidden():
             values = self.draws[:, row, place]
             values = values[~values.isnan()].double()
@@ -100,10 +102,20 @@ class Filled:
             elif len(values):
                 mean = _text(column, float(self.mean[row, place]), signs)
                 deviation = signs.number(float(values.std())) if len(values) > 1 else ""
-                low, high = (_text(column, float(torch.quantile(values, q)), signs) for q in (tail, 1 - tail))
+                low, high = (_text(column, end, signs) for end in interval(values))
             was = str(sheet.cells(name)[row]) if bool(self.known[row, place]) else ""
             told = _text(column, value, signs), mean, deviation, low, high, share
             yield (row + 1, name, *told, len(values), was)
+
+
+def interval(draws: Tensor) -> tuple[float, float]:
+    """The i-th smallest and i-th largest of draws (K,), with the largest i for which they cover 90 % or more.
+
+    A further draw lies between them with probability 1 − 2i/(K + 1), whatever its law; NaN for fewer than 19.
+    """
+    order = math.floor(TAIL * (len(draws) + 1))
+    ordered = draws.sort().values.tolist()
+    return (ordered[order - 1], ordered[-order]) if order else (math.nan, math.nan)
 
 
 def best(scheme: Scheme, mean: Tensor, draws: Tensor) -> Tensor:

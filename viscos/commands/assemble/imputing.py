@@ -39,6 +39,8 @@ TOGETHER, ROWS_TOGETHER = 16, 1024
 WEIGHED = 64
 """Draws of each item that are weighed where nobody asked and it is cheap: up to so many entries, and so many items."""
 WEIGHED_ENTRIES, WEIGHED_ITEMS = 64, 1000
+DRAWS, ROW_DRAWS = 8, 20
+"""Draws of each item, and of each row of a table, whose intervals need them, unless the settings say how many."""
 AUTO, CHECKED = "auto", 0.1
 """The setting of `check` that leaves the share open, and what that is then."""
 
@@ -157,6 +159,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     masks = masks_of(cfg)
     trained = _trained(cfg, device)
     items = _items(cfg, trained, masks)
+    cfg |= {"draws": cfg["draws"] or (DRAWS if items.rows is None else ROW_DRAWS)}
     data = trained.standardised(items.data)
     data = replace(data, notes=(*data.notes, *unfinished(trained)))
     if isinstance(trained, Trained):
