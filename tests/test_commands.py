@@ -27,6 +27,7 @@ from viscos.cli import main
 from viscos.commands import impute as imputing
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.saved import unfinished
+from viscos.commands.assemble.training import refuse_other_data
 from viscos.commands.interrupt import held
 from viscos.core import atomic, progress
 from viscos.core.choices import description, names
@@ -889,7 +890,7 @@ def test_completions_do_not_go_on_with_other_items(trained, monkeypatch, keyboar
     assert main(["impute", f"resume={folder}"]) == 0
 
 
-AT_ONCE = ("threads=1", "items=5", "batch_size=2", "draws=2", "posterior=amortised", "hydra.run.dir=run")
+AT_ONCE = ("threads=1", "items=3", "batch_size=1", "draws=1", "posterior=amortised", "hydra.run.dir=run")
 
 
 def killed_at(monkeypatch, batch: int, *words: str) -> None:
@@ -1099,10 +1100,9 @@ def test_a_training_does_not_go_on_with_other_data(words, capsys):
     assert "the training data are others than the run began with" in refused(capsys, "train", "resume=run")
     write("there.npz", 0)
     assert main(["train", "resume=run", "dataset.path=there.npz"]) == 0
-    state = checkpoint.load("run/checkpoint.pt")
-    assert len(state.pop("files")["dataset.path"]) == 16
-    checkpoint.save("run/checkpoint.pt", state)
-    assert main(["train", "resume=run", "dataset.path=a.npz"]) == 0, "the first checkpoints do not say"
+    files = checkpoint.load("run/checkpoint.pt")["files"]
+    assert len(files["dataset.path"]) == 16
+    refuse_other_data({}, None, files)  # the first checkpoints do not say
 
 
 def test_other_settings_or_masks_cannot_go_on(longer, capsys):
