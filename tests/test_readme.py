@@ -105,6 +105,15 @@ def test_the_flow_that_is_added_is_built_and_conditioned(monkeypatch) -> None:
     assert done.ok.all() and (done.draws[..., observed] == y[:, observed]).all()
 
 
+def test_analyses_are_pooled_by_rubins_rules() -> None:
+    """W = 0.5 and B = 1 of three estimates: a variance of 0.5 + 4/3, and 2 (1 + 3/8)² degrees of freedom."""
+    names = ran("python.md")
+    estimate, error, freedom = names["pooled"]([1.0, 2.0, 3.0], [0.25, 0.5, 0.75])
+    assert (estimate, error**2, freedom) == pytest.approx((2, 11 / 6, 121 / 32))
+    assert names["estimate"].shape == (13,) and (names["low"] < names["estimate"]).all()
+    assert names["imputations"].shape == (2, 178, 13)
+
+
 def test_the_imputer_and_the_metric_that_are_added_work() -> None:
     """On items that are in the training data, of which the nearest one is the item itself."""
     names = ran("contributing.md")
