@@ -33,7 +33,7 @@ _ROWS = 4096
 def hidden_share(observed: Tensor, what: str) -> str:
     """A line: the mean share of hidden entries of `observed` (N, …), bool, and how many items lack all or nothing."""
     shares = (~observed).flatten(1).double().mean(1)
-    line = f"{what}: {percent(float(shares.mean()))} of the entries are hidden"
+    line = f"{what}: {100 * float(shares.mean()):.3g} % of the entries are hidden"
     for share, word in ((0, "nothing"), (1, "everything")):
         if count := int((shares == share).sum()):
             line += f"; {word} in {'every one' if count == len(shares) else f'{count} of {len(shares)}'}"
