@@ -39,7 +39,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             log.image("pictures/completions", grid, 0)
         if (picture := save_calibration(job.run_dir / "calibration.png", record)) is not None:
             log.image("pictures/calibration", picture, 0)
-    atomic.write_json(job.run_dir / "metrics.json", record | made)
+    atomic.write_json(job.run_dir / runs.RECORD, record | made)
     say(summary(record))
     print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record

@@ -39,7 +39,7 @@ def fit(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
             _fit(job, log)
         record = _measure(job, log)
     record |= {"training_seconds": round(job.imputer.fit_seconds or 0.0, 1), **about}
-    atomic.write_json(job.run_dir / "metrics.json", record)
+    atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
     print(f"numbers in {job.run_dir / 'metrics.json'}")
     return record

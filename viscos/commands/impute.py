@@ -38,9 +38,6 @@ from viscos.posteriors import PerItem
 from viscos.report.board import Log
 from viscos.train.devices import Devices
 
-RECORD = "metrics.json"
-"""The file with the record of a run."""
-
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Fits a posterior to each item, draws completions, saves them; returns the record that `metrics.json` holds.
@@ -75,7 +72,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         say("no column with holes has a known cell to hide: how far off the completions are cannot be seen")
     if first:
         if not job.settings["resume"]:
-            (job.run_dir / RECORD).unlink(missing_ok=True)  # of a run that is overwritten, which has finished
+            (job.run_dir / runs.RECORD).unlink(missing_ok=True)  # of a run that is overwritten, which has finished
         runs.save_config(job.run_dir, job.settings | {"resume": None})
     with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), ExitStack() as opened:
         log = opened.enter_context(Log(job.run_dir)) if first else None
@@ -90,14 +87,14 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
 
 def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     """The record of a run that is to go on, and has nothing left to do."""
-    if not resumed or not (run_dir / RECORD).is_file() or has_shards(run_dir):
+    if not resumed or not (run_dir / runs.RECORD).is_file() or has_shards(run_dir):
         return None
     print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
     return _record(run_dir)
 
 
 def _record(run_dir: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run_dir / RECORD).read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads((run_dir / runs.RECORD).read_text(encoding="utf-8"))
     return record
 
 
@@ -171,7 +168,7 @@ def _save(job: Imputing, again: Imputing | None, done: list[Results], log: Log) 
     for name, picture in _pictures(job, done[0]).items():
         log.image(f"impute/{name}", picture, steps)
         files.append(f"{name}.png")
-    atomic.write_json(job.run_dir / RECORD, record)
+    atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
     print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
 

@@ -54,7 +54,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
             seconds = _train(job, log)
             record = _measure(job, log)
         record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
-        atomic.write_json(job.run_dir / "metrics.json", record)
+        atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
     print(f"numbers in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
     return record
