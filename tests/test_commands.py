@@ -1037,6 +1037,21 @@ def test_an_ignored_ctrl_c_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
+def test_sigterm_while_a_training_is_measured_says_what_goes_on(longer, monkeypatch, capsys):
+    def kill(*arguments, **settings):
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("it must not go on")
+
+    shutil.copytree(longer, "run")
+    Path("run/metrics.json").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("viscos.commands.train._measure", kill)
+        assert main(["train", "resume=run"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"`viscos train resume={Path('run').resolve()}` goes on")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert main(["train", "resume=run"]) == 0 and Path("run/metrics.json").exists()
+
+
 def test_a_killed_run_goes_on_from_its_last_epoch(longer, monkeypatch):
     def die(self, batch):
         if self.step == 6:

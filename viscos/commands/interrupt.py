@@ -12,7 +12,12 @@ from types import FrameType
 from viscos.core.atomic import WriteError
 from viscos.core.typed import typed
 
-_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+_USUAL = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (signal.SIG_DFL, _interrupt)}
 
 
 @contextmanager
@@ -33,7 +38,8 @@ def held(passed_on: Callable[[int], None] = lambda number: None) -> Iterator[Cal
 
     # Signals can be handled in the main thread only; and who ignores Ctrl-C, as a job in the background, goes on to.
     main = threading.current_thread() is threading.main_thread()
-    mine = {number: usual for number, usual in _USUAL.items() if main and signal.getsignal(number) is usual}
+    before = {number: signal.getsignal(number) for number in _USUAL}
+    mine = {number: handler for number, handler in before.items() if main and handler in _USUAL[number]}
     for number in mine:
         signal.signal(number, handle)
     try:
@@ -48,8 +54,23 @@ def resumable(command: str, run_dir: Path, begun: Callable[[], bool]) -> Iterato
     """Lets an interruption, and a write that failed, say with which command the run goes on, if it has `begun`."""
     goes_on = f"`viscos {command} {typed('resume', run_dir)}` goes on"
     try:
-        yield
+        with _terminable():
+            yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {goes_on}" if begun() else "interrupted") from None
     except WriteError as error:
         raise (WriteError(f"{error}; then {goes_on}") if begun() else error) from error.__cause__
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Lets SIGTERM interrupt as Ctrl-C does, where nothing holds it back: it would end the process without a word."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
