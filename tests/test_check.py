@@ -158,6 +158,8 @@ def test_a_mask_or_a_whole_table_is_not_measured_so(table, capsys):  # noqa: F81
     capsys.readouterr()
     assert "check" not in figures(ran("impute", *words, "missing=0.3", "check=0.1"))
     assert "without effect here: check (for a table with holes of its own, and no mask)" in capsys.readouterr().out
-    Path("mine.csv").write_text("long,heavy,fine\n5,,-0.3\n")
+    Path("mine.csv").write_text("long,heavy,fine\n5,,-999\n")
     assert "check" not in figures(ran("impute", *words, "check=0.5"))
-    assert "no column with holes has a known cell to hide" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no column with holes has a known cell to hide" in said
+    assert "column 'fine' holds -999 in row 1, far from all of training" in said and "holes=[-999]" in said

@@ -18,7 +18,7 @@ from viscos.commands.results import Results, completed
 from viscos.commands.tables import FEWEST, Filled, interval
 from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
-from viscos.data.far_out import far_out
+from viscos.data.far_out import far_from_training, far_out
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, fit_scaling
 from viscos.data.sources.dialect import Dialect
@@ -419,6 +419,15 @@ def test_a_changed_table_is_read_by_the_logarithms_of_training():
         fit_scaling(by_log, by_log.known).aligned(load("table", "train", path="t.csv"))
 
 
+def test_completions_of_a_constant_column_are_its_value():
+    scheme = Scheme((Column("a"), Column("b", log=True), Column("x")))
+    numbers = torch.tensor([[0.1, 2.5, -1], [0.1, 2.5, 3]], dtype=F64)
+    data = Vectors("t", scheme.encode(numbers), None, 0, columns=scheme.entries, scheme=scheme)
+    scaling = fit_scaling(data, data.known)
+    settled, moved = scaling.cells(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)))
+    assert (settled[:, :2] == numbers[0, :2]).all() and not moved.any() and len(settled[:, 2].unique()) == 50
+
+
 def test_a_mean_that_is_known_is_no_whole_number():
     scheme = Scheme((Column("n", whole=True), Column("x")))
     numbers = torch.tensor([[0.0, 1], [4, 3], [NAN, 2]], dtype=F64)
@@ -490,6 +499,32 @@ def test_values_far_out_are_named(sentinels, count):
         (word,) = shlex.split(line.partition("say ")[2])
         named = word.removeprefix("dataset.holes=").strip("[]").replace('"', "").split(",")
         assert sorted(map(float, named)) == sorted(sentinels)
+
+
+def test_values_far_from_training_are_named():
+    names = ("age", "income", "x", "k", *"abcdef")
+    kinds = {"age": {"whole": True}, "income": {"log": True}, "k": {"levels": ("n", "y")}}
+    scheme = Scheme(tuple(Column(name, **kinds.get(name, {})) for name in names))
+    g = torch.Generator().manual_seed(0)
+    numbers = torch.rand(300, 10, generator=g, dtype=F64)
+    numbers[:, 0] = (20 + 50 * numbers[:, 0]).round()
+    numbers[:, 1:4] = torch.stack([(9 + numbers[:, 1]).exp(), numbers[:, 2] - 0.5, numbers[:, 3].round()], 1)
+    data = Vectors("t", scheme.encode(numbers), None, 0, columns=scheme.entries, scheme=scheme)
+    scaling = fit_scaling(data, data.known)
+    assert far_from_training(scaling, data.values) == ()
+    rows = numbers[:4].clone()
+    rows[1, 0], rows[2, 0], rows[3, 0], rows[2, 1], rows[3, 2] = 370, 1000, -1, 1e9, 1.2
+    rows[0, 4:], rows[0, 5] = NAN, 0.5
+    lines = far_from_training(scaling, scheme.encode(rows))
+    assert len(lines) == 2, "1.2 is above the x of training, from -0.5 to 0.5, by less than the width"
+    assert "column 'age' holds 1000 and 370 and -1 in 3 rows, first in row 2, far from all of training" in lines[0]
+    assert "holes=[1000,370,-1]" in lines[0]
+    assert "column 'income' holds 1000000000 in row 3, far" in lines[1] and "holes=[1000000000]" in lines[1]
+    rows[:, 2] = 99
+    assert "column 'x' holds 99 in 4 rows, first in row 1" in far_from_training(scaling, scheme.encode(rows))[2]
+    rows[:, 4:] = -3.5
+    lines = far_from_training(scaling, scheme.encode(rows))
+    assert len(lines) == 6 and lines[-1] == "warning: 4 other columns hold such values too"
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from viscos.core.typed import typed
 from viscos.data.columns import Scheme
+from viscos.data.scaling import Scaling
 
 SENTINELS = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0)
 """Numbers by which a missing value is often written."""
@@ -14,6 +15,9 @@ FAR, FAR_AS_SENTINEL = 50.0, 6.0
 """Standard deviations of the other values, from their mean."""
 FAR_BEYOND_ALL = 1e6
 """Times the width of the middle half of the others: one that is not moved by a second value far out."""
+
+LINES = 5
+"""Columns of such rows that are named."""
 
 
 def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
@@ -29,7 +33,7 @@ def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
         there = values[:, place][~values[:, place].isnan()].double()
         found = _found(there)
         if found:
-            cells = [repr(value).removesuffix(".0") for value in found]
+            cells = [_cell(value) for value in found]
             many = int(torch.isin(there, torch.tensor(found, dtype=there.dtype)).sum())
             rest = there[~torch.isin(there, torch.tensor(found, dtype=there.dtype))]
             lines.append(
@@ -57,3 +61,36 @@ def _found(values: Tensor) -> list[float]:
         found.append(float(extreme))
         values = rest
     return found
+
+
+def far_from_training(scaling: Scaling, values: Tensor) -> tuple[str, ...]:
+    """Lines that name what lies far from all of training in rows to complete, of entries (N, d), NaN in holes.
+
+    That is what lies beyond what was observed there by more than the width of that range, and what is below 0 where
+    nothing was. An older checkpoint does not know, and nothing is named.
+    """
+    if scaling.span is None or scaling.low is None:
+        return ()
+    scheme, cells = scaling.scheme, scaling.scheme.decode(values)
+    least, most = scaling.span
+    away = torch.maximum(least - values, values - most) / torch.maximum(most - least, scaling.scale)
+    away = away[:, list(scheme.first)]
+    far = (away > 1) | ((scaling.low >= 0) & (cells < 0))
+    lines = []
+    for place, column in enumerate(scheme.columns):
+        rows = far[:, place].nonzero().flatten()
+        if column.categories or column.format or not len(rows):
+            continue
+        found = dict.fromkeys(cells[rows[away[rows, place].argsort(descending=True)], place].tolist())
+        named = [_cell(value) for value in found][:3]
+        where = f"in {len(rows)} rows, first in row" if len(rows) > 1 else "in row"
+        lines.append(
+            f"warning: column {column.name!r} holds {' and '.join(named)} {where} {int(rows[0]) + 1}, far from all of "
+            f"training; if they mean a missing value, say {typed('holes', named)}"
+        )
+    more = (f"warning: {len(lines) - LINES} other columns hold such values too",) if len(lines) > LINES else ()
+    return (*lines[:LINES], *more)
+
+
+def _cell(value: float) -> str:
+    return repr(value).removesuffix(".0")

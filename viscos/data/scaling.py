@@ -18,8 +18,7 @@ from viscos.data.sources.dialect import Dialect
 from viscos.data.vectors import Vectors
 
 _CONSTANT = 0.01
-"""Scale of a constant column, as a share of its value: its completions stay that close to it, and nothing is divided
-by zero."""
+"""Scale of a constant column, as a share of its value, so that nothing is divided by zero."""
 _LARGEST = 3.5e38
 """Just above what single precision holds."""
 UNITS = Units(
@@ -46,6 +45,8 @@ class Scaling:
     """(columns,), float64: what a completion is never below; None: anything may be."""
     high: Tensor | None = None
     """(columns,), float64: what a completion is never above."""
+    span: Tensor | None = None
+    """(2, d), float64: the least and the greatest that was observed; None in older checkpoints."""
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
@@ -71,7 +72,7 @@ class Scaling:
         size = torch.where(center == 0, 1.0, center.abs())
         names = tuple(name for name, same in zip(data.columns, constant.tolist(), strict=True) if same)
         scale = torch.where(constant, _CONSTANT * size, scale)
-        return cls(scheme, center, scale, names, *_bounds(scheme, low, high))
+        return cls(scheme, center, scale, names, *_bounds(scheme, low, high), torch.stack([low, high]))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -94,8 +95,8 @@ class Scaling:
     def cells(self, values: Tensor, rounded: bool = True) -> tuple[Tensor, Tensor]:
         """Values (…, d) of the model as numbers that the columns may have (…, columns), float64; and which were moved.
 
-        Categories by their number and whole numbers are the nearest, and all are moved into the column's range. Means
-        of whole numbers, which are none, are not to be `rounded`.
+        Categories by their number and whole numbers are the nearest, and all are moved into the column's range, which
+        of a constant one counts as no move. Means of whole numbers, which are none, are not to be `rounded`.
         """
         found = self.scheme.decode(self.restore(values))
         whole = torch.tensor([column.whole and rounded for column in self.scheme.columns])
@@ -103,7 +104,7 @@ class Scaling:
         if self.low is None or self.high is None:
             return found, torch.zeros_like(found, dtype=torch.bool)
         kept = torch.minimum(torch.maximum(found, self.low), self.high)
-        return kept, (kept != found) & ~found.isnan()
+        return kept, (kept != found) & (self.low < self.high) & ~found.isnan()
 
     def known(self, observed: Tensor) -> Tensor:
         """What is known of entries (…, d) as what is known of columns (…, columns)."""
@@ -126,7 +127,7 @@ class Scaling:
     def state(self) -> dict[str, Any]:
         """The scaling as plain containers and tensors."""
         columns, constant = list(self.columns), list(self.constant)
-        numbers = {"center": self.center, "scale": self.scale, "low": self.low, "high": self.high}
+        numbers = {key: getattr(self, key) for key in ("center", "scale", "low", "high", "span")}
         return {"columns": columns, "constant": constant, "scheme": self.scheme.state(), **numbers}
 
     @classmethod
@@ -134,22 +135,22 @@ class Scaling:
         """What `state` gave; older checkpoints know of numbers alone, and of no range."""
         saved = state.get("scheme")
         scheme = Scheme(tuple(map(Column, state["columns"]))) if saved is None else Scheme.from_state(saved)
-        low, high = (None if state.get(key) is None else state[key].cpu() for key in ("low", "high"))
-        return cls(scheme, state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]), low, high)
+        known = (None if state.get(key) is None else state[key].cpu() for key in ("low", "high", "span"))
+        return cls(scheme, state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]), *known)
 
 
 def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The ranges of columns (columns,) by the observed ones of their entries (d,).
 
-    Whole numbers are within what was observed; others of one sign are no nearer to 0 than those observed, and shares,
-    all in [0, 1], no greater than 1. What is learnt by its logarithm is positive of itself.
+    Whole numbers, and what is constant, are within what was observed; others of one sign are no nearer to 0 than those
+    observed, and shares, all in [0, 1], no greater than 1. What is learnt by its logarithm is positive of itself.
     """
     lows, highs = [], []
     least_, most_ = (scheme.decode(bound).tolist() for bound in (low, high))
     for column, least, most in zip(scheme.columns, least_, most_, strict=True):
         if column.categories or column.format:
             least, most = -math.inf, math.inf
-        elif not column.whole:
+        elif not column.whole and least < most:
             most = 1.0 if least >= 0 and most <= 1 else most if most <= 0 else math.inf
             least = 0.0 if column.log else least if least >= 0 else -math.inf
         lows.append(least)

@@ -20,6 +20,7 @@ from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split, unfinished
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
+from viscos.data.far_out import far_from_training
 from viscos.data.items import Data
 from viscos.data.sources.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.sources.files import Framed
@@ -289,5 +290,8 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
         data = replace(found.data, notes=lines(found, observed))
         return Items(data, found.known, observed, None, found.names, found.pictures)
     rows = read_rows(file, trained.scheme, count, dialect_of("", trained.cfg.get("dataset", {}), cfg))
+    if trained.scaling is not None:
+        far = far_from_training(trained.scaling, rows.data.values)
+        rows = replace(rows, data=replace(rows.data, notes=(*rows.data.notes, *far)))
     observed = rows.data.known if masks is None else rows.data.known & masks.of(rows.data, "input")
     return Items(rows.data, rows.data.known, observed, rows)
