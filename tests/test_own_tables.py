@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import math
 import shlex
 from pathlib import Path
@@ -17,7 +18,7 @@ from viscos.commands.assemble.masks import Masks
 from viscos.commands.results import Results, completed
 from viscos.commands.tables import FEWEST, Filled, interval
 from viscos.core.errors import InputError
-from viscos.data.columns import Column, Scheme
+from viscos.data.columns import FORMATS, Column, Scheme
 from viscos.data.far_out import far_from_training, far_out
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, fit_scaling
@@ -257,6 +258,9 @@ def test_many_codes_are_named():
         (["inf", "inf", ""], "holds 'inf' in row 1"),
         ([f"word {k}" for k in range(60)], "60 different texts in 60 rows"),
         (["01/02/2024", "03/02/2024"], "whose day and month cannot be told apart"),
+        (["01/02/24", "03/02/24"], "whose day and month cannot be told apart"),
+        ([f"{k % 28 + 1} March {1950 + k}" for k in range(60)], "dates are read if all are written alike"),
+        ([f"07/05/21 {k % 12}:{k} PM" for k in range(10, 60)], "as 2024-12-31, 31.12.24 or 2024-12-31 14:30; leave"),
     ],
 )
 def test_columns_that_are_refused(cells, says):
@@ -264,6 +268,23 @@ def test_columns_that_are_refused(cells, says):
     with pytest.raises(InputError) as caught:
         load("table", "train", path="t.csv")
     assert says in str(caught.value) and "column 'a'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_dates_are_read_and_written_in_their_form(form):
+    begin = datetime.datetime(2021, 1, 1, 12, 30, 15)
+    cells = [(begin + datetime.timedelta(days=3 * k, minutes=7 * k)).strftime(form) for k in range(300)]
+    write("day,x\n" + "".join(f"{cell},{k}\n" for k, cell in enumerate(cells)))
+    column = load("table", "train", path="t.csv").scheme.columns[0]
+    days = column.numbers(np.array(cells))
+    assert column.format == form and [column.text(day) for day in days] == cells
+    assert days[0] == pytest.approx(18628 + ("%H" in form) * (12.5 / 24 + ("%S" in form) * 15 / 86400))
+
+
+def test_named_categories_are_no_dates():
+    write("day,x\n" + "".join(f"0{1 + k % 3}/05/21,{k}\n" for k in range(12)))
+    column = load("table", "train", path="t.csv", categories=["day"]).scheme.columns[0]
+    assert column.levels == ("01/05/21", "02/05/21", "03/05/21")
 
 
 def test_the_entries_of_a_column_are_hidden_together():

@@ -20,21 +20,16 @@ from viscos.data.sources.dialect import PLAIN, Dialect
 MOST = 50
 """Categories that a column may have."""
 FORMATS = (
-    "%Y-%m-%d",
-    "%Y/%m/%d",
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%dT%H:%M:%S",
-    "%d.%m.%Y %H:%M",
+    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    *("%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M"),
+    *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"),
 )
 """How dates may be written, for `datetime.strptime`."""
 POSITIVE = "but is learnt by its logarithm, so its numbers are above 0"
 """Of a column that holds another number, for messages."""
 _RATIO = 20
 """Of the largest number to the least, above which a column may be learnt by its logarithm."""
+_LIKE_DATE = re.compile(r"\d[-/. ](\d{1,2}|[^\W\d]{3,9})[-/., ]+\d|\d:\d\d")
 _PADDED = re.compile(r"0\d+")
 _DAY = 86400
 _BEGIN = datetime.datetime(1970, 1, 1)
@@ -156,13 +151,15 @@ def _few(different: int, rows: int) -> bool:
     return different <= min(MOST, max(2, rows // 2))
 
 
-def column_of_text(name: str, cells: np.ndarray) -> Column:
+def column_of_text(name: str, cells: np.ndarray, categories: bool = False) -> Column:
     """The column that the cells (n,), none of them empty, are of: dates, or categories in the order of the alphabet.
 
-    Raises `InputError` for dates that can be read in two ways, and for more different texts than categories may be.
+    With `categories`, dates are categories too. Raises `InputError` for dates that can be read in two ways, and for
+    more different texts than categories may be.
     """
     different = sorted(set(cells))
-    formats = [each for each in FORMATS if not any(math.isnan(_days(cell, each)) for cell in different)]
+    fit = (each for each in FORMATS if not any(math.isnan(_days(cell, each)) for cell in different))
+    formats = [] if categories else list(fit)
     if len(formats) > 1:
         raise InputError(
             f"column {name!r} has dates such as {different[0]!r}, whose day and month cannot be told apart; "
@@ -171,9 +168,12 @@ def column_of_text(name: str, cells: np.ndarray) -> Column:
     if formats:
         return Column(name, format=formats[0])
     if not _few(len(different), len(cells)):
+        dates = bool(_LIKE_DATE.search(different[0]))
         raise InputError(
             f"column {name!r} holds {len(different)} different texts in {len(cells)} rows, such as {different[0]!r}, "
             "which is too many for categories"
+            + "; dates are read if all are written alike, as 2024-12-31, 31.12.24 or 2024-12-31 14:30"
+            * dates
         )
     return Column(name, levels=tuple(different))
 

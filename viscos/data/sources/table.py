@@ -196,7 +196,7 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
         assert isinstance(source, Sheet) and cells is not None
         if not categories and (not (odd | empty).all() or _like_numbers(cells[odd], dialect)):
             _refuse(source, name, int(odd.argmax()))
-        column = column_of_text(name, cells[~empty])
+        column = column_of_text(name, cells[~empty], categories)
         return column, column.numbers(cells)
     except InputError as error:
         if str(source.path) in str(error):
