@@ -123,7 +123,8 @@ class Trained(Saved):
 
         `y` (B, …) and `observed` are as in `viscos.condition`: tensors or arrays, NaN where hidden. Images are of
         values in [0, 1]. Rows of a table are in the table's own units, and so is what comes back; of a data frame the
-        run's columns are taken by name. A column of more than two categories is an entry for each of them.
+        run's columns are taken by name. A column of more than two categories is an entry for each of them, one that was
+        learnt by its logarithm an entry of logarithms (`scaling.scheme.encode` makes entries, `decode` numbers).
 
         `posterior` is `auto`, the inference network that was taught with the flow, or if there is none `householder`;
         `network`; or as in `viscos.condition`. A posterior of each item begins where the network has it, or at the
