@@ -20,11 +20,11 @@ from viscos.data.sources.dialect import PLAIN, Dialect
 MOST = 50
 """Categories that a column may have."""
 FORMATS = (
-    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"),
     *("%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M"),
     *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"),
 )
-"""How dates may be written, for `datetime.strptime`."""
+"""How dates may be written, for `datetime.strptime`: with the century, which nobody can guess of births."""
 POSITIVE = "but is learnt by its logarithm, so its numbers are above 0"
 """Of a column that holds another number, for messages."""
 _RATIO = 20
@@ -172,7 +172,7 @@ def column_of_text(name: str, cells: np.ndarray, categories: bool = False) -> Co
         raise InputError(
             f"column {name!r} holds {len(different)} different texts in {len(cells)} rows, such as {different[0]!r}, "
             "which is too many for categories"
-            + "; dates are read if all are written alike, as 2024-12-31, 31.12.24 or 2024-12-31 14:30"
+            + "; dates are read if all are written alike, as 2024-12-31, 31.12.2024 or 2024-12-31 14:30"
             * dates
         )
     return Column(name, levels=tuple(different))
