@@ -86,7 +86,9 @@ def test_one_draw_has_no_deviation():
         ({"solver": None}, "solver is None; give a name, or an object that has solve"),
         ({"solver": type(TIGHT)}, "solver is <class .*; give a name"),
         ({"lad": 3}, "lad is 3; give a name, or an object that has surrogate"),
-        ({"posterior": None}, "posterior is None; give a name"),
+        ({"posterior": None}, "posterior is None; give a name, or a Posterior"),
+        ({"solver": object()}, "an object that has solve and tolerance"),
+        ({"guess": "x"}, "guess must be a tensor or an array of numbers, got str"),
         (
             {"posterior": Diagonal(torch.zeros(2, 3))},
             r"y is torch\.float64 on cpu, the posterior has .* torch\.float32",

@@ -430,3 +430,28 @@ def test_bench_of_a_coupling_and_of_a_flow_that_is_matched():
     assert record["partition"] == "maxvol" and record["solvers"][0]["converged"] == 1
     record = json.loads((ran("bench", *words, "flow=continuous") / "bench.json").read_text())
     assert record["partition"] == "same" and record["step"]["missing"] == 0
+
+
+def test_a_run_from_before_codes_were_categories_goes_on(monkeypatch, capsys):
+    """What a column is was found out when it began: a later version may find otherwise."""
+    rows = [f"{1 + k % 12:02d},{math.sin(k):.3f}" for k in range(120)]
+    Path("codes.csv").write_text("\n".join(["code,x", *rows]) + "\n")
+    words = ("dataset=table", "dataset.path=codes.csv", "missing=0.2", "draws=2", "hydra.run.dir=run", "max_steps=6")
+    with monkeypatch.context() as patched:
+        patched.setattr("viscos.data.columns.padded", lambda cells: "")
+        assert main(["train", *SHORT, *words]) == 0
+        assert main(["train", "threads=1", "imputer=knn", *words[:5], "hydra.run.dir=knn"]) == 0
+    assert load_trained("run").scaling.columns == ("code", "x")
+    assert main(["train", "resume=run", "max_steps=8", "threads=1"]) == 0
+    assert main(["train", "resume=knn", "threads=1"]) == 0
+    assert load_trained("run").scaling.columns == ("code", "x")
+
+
+@pytest.mark.parametrize(("draws", "line"), [(4, "has no intervals of 60 of 60 rows: of 90 % they need 19"), (19, "")])
+def test_rows_without_intervals_are_counted(table, draws, line, capsys):
+    lines = (table.parents[2] / "table.csv").read_text().splitlines()[:61]
+    Path("some.csv").write_text("\n".join(lines) + "\n")
+    words = ("input=some.csv", f"draws={draws}", "imputer=gaussian", "check=null", "threads=1")
+    assert main(["impute", f"checkpoint={table}", *words]) == 0
+    out = capsys.readouterr().out
+    assert line in out if line else "no intervals" not in out

@@ -229,8 +229,12 @@ def save(job: Imputing, done: Results) -> list[str]:
     scaling, found = job.saved.scaling, completed(job, done)
     if scaling is not None and (line := clamped(scaling, done.draws.draws, found.observed)):
         say(line)
-    if job.items.rows is not None and job.draws < FEWEST:
-        say(f"{SUMMARY} has no intervals: of {100 * (1 - 2 * TAIL):g} % they need draws={FEWEST} or more")
+    rows, few = job.items.rows, int((found.solved.sum(0) < FEWEST).sum())
+    if rows is not None and rows.sheet is not None and few:
+        of = f"{few} of {len(found.values)} rows"
+        say(
+            f"{SUMMARY} has no intervals of {of}: of {100 * (1 - 2 * TAIL):g} % they need {FEWEST} solved draws or more"
+        )
     arrays: dict[str, Any] = {
         "draws": found.draws.numpy(),
         "mean": found.mean.numpy(),

@@ -70,15 +70,19 @@ def condition(
     flow.fits(values)
     batch = incomplete(values, terms.observed, _numbers(index, values))
     if guess is not None and not (isinstance(guess, Tensor) and scaling is None):
-        guess = terms.inside(guess, batch.values)
+        guess = terms.inside(as_tensor(guess, "guess"), batch.values)
     _check(flow, batch, guess)
     objective = Objective(
-        choice("solver", solver, RootFinder) if isinstance(solver, str) else _object("solver", solver, "solve"),
+        choice("solver", solver, RootFinder)
+        if isinstance(solver, str)
+        else _object("solver", solver, "solve", "tolerance"),
         choice("lad", lad, LogDetEstimator) if isinstance(lad, str) else _object("lad", lad, "surrogate"),
     )
     if isinstance(posterior, str):
         posterior = choice("posterior", posterior, PerItem, batch.filled())
-    _object("posterior", posterior, "check").check(values.shape[1:])
+    if not isinstance(posterior, Posterior):
+        raise InputError(f"posterior is {posterior!r}; give a name, or a Posterior of viscos.posteriors")
+    posterior.check(values.shape[1:])
     _check_alike("posterior", posterior, values)
     return Conditional(flow, batch, posterior, objective, seed, partition, guess, noise, terms)
 
@@ -108,10 +112,10 @@ def _check_alike(name: str, module: torch.nn.Module, values: Tensor) -> None:
         )
 
 
-def _object(name: str, value: Any, method: str) -> Any:
-    """`value`, unless it is no object with such a method."""
-    if isinstance(value, type) or not callable(getattr(value, method, None)):
-        raise InputError(f"{name} is {value!r}; give a name, or an object that has {method}(…)")
+def _object(name: str, value: Any, *needs: str) -> Any:
+    """`value`, unless it is no object that has what it `needs`."""
+    if isinstance(value, type) or not all(hasattr(value, need) for need in needs):
+        raise InputError(f"{name} is {value!r}; give a name, or an object that has {' and '.join(needs)}")
     return value
 
 

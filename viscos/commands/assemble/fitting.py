@@ -14,7 +14,7 @@ from viscos.commands.assemble.idle import apart, of_fitting, said
 from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian, is_model
 from viscos.commands.assemble.masks import masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.training import SPLITS, refuse_other_data, split_masks, splits_of
+from viscos.commands.assemble.training import SPLITS, as_begun, refuse_other_data, split_masks, splits_of
 from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
@@ -88,6 +88,7 @@ def fitting(cfg: dict[str, Any], devices: Devices) -> Fitting:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     cfg |= {"validation": 0, "patience": None}  # nothing is held back
     state = read_state(file := runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    train, test = as_begun(state, train), as_begun(state, test)
     rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
     refuse_other_data(state, rows, files)
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)

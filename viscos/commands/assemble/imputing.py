@@ -164,7 +164,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     data = trained.standardised(items.data)
     data = replace(data, notes=(*data.notes, *unfinished(trained)))
     if isinstance(trained, Trained):
-        trained.model.flow.check(data.values)
+        trained.model.flow.check(data.values.nan_to_num(0))
     own = items.rows is not None and masks is None and not bool(items.observed.all())
     objective = objective_of(cfg["solver"], cfg["lad"])
     subject = cfg.get("imputer") or trained.cfg.get("imputer") or MODEL

@@ -24,6 +24,7 @@ from viscos.data.items import Data
 from viscos.data.mask_files import load_masks, mask_hash
 from viscos.data.rows import remembered
 from viscos.data.scaling import Scaling, fit_scaling, standardised
+from viscos.data.vectors import Vectors
 from viscos.flows import Flow
 from viscos.linear.gaussian import Gaussian, observed_mean
 from viscos.linear.gaussian_em import em_gaussian
@@ -105,6 +106,7 @@ def training(cfg: dict[str, Any], devices: Devices) -> Training:
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    train, test = as_begun(state, train), as_begun(state, test)
     rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
     refuse_other_data(state, rows, files)
     observed, test_observed = split_masks(masks, run_dir, train, test, resumed=state is not None)
@@ -152,6 +154,15 @@ def splits_of(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[
     if not train.units.clamped and dataset.noise == "uniform":
         raise InputError("dataset.noise=uniform is for the grey levels of images; give a standard deviation, e.g. 0")
     return train, test
+
+
+def as_begun(state: dict[str, Any] | None, data: Data) -> Data:
+    """A table with the entries that it had when the run of a checkpoint's state began, as `Scaling.aligned`.
+
+    What a column is may be found out otherwise by a later version, or after a row has changed.
+    """
+    saved = None if state is None else state.get("scaling")
+    return Scaling.from_state(saved).aligned(data) if saved is not None and isinstance(data, Vectors) else data
 
 
 def split_masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: bool) -> tuple[Tensor, Tensor]:
