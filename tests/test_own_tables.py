@@ -368,6 +368,7 @@ def skewed(rows: int = 200) -> np.ndarray:
         (np.arange(1, 201), False),  # more than 20 times, and less skewed as they are
         (1000 + skewed() / 10, False),  # not 20 times
         (np.full(200, 3.5), False),
+        (np.r_[np.full(6, 9999), 18 + np.arange(194) % 60], False),  # but for 9999, which may mean a missing value
     ],
 )
 def test_positive_numbers_over_several_scales_are_learnt_by_their_logarithm(cells, log):
@@ -382,6 +383,21 @@ def test_positive_numbers_over_several_scales_are_learnt_by_their_logarithm(cell
     assert torch.equal(train.scheme.decode(train.values), plain.values), "bit for bit"
     if log:
         torch.testing.assert_close(train.values[:, 0], plain.values[:, 0].log())
+
+
+@pytest.mark.parametrize(("cells", "sentinel"), [(18 + np.arange(194) % 60, 9999), (skewed(), 99999)])
+def test_what_may_mean_a_missing_value_is_named_in_its_column_by_logarithm_or_not(cells, sentinel):
+    write("a\n" + "".join(f"{cell}\n" for cell in [sentinel] * 6 + cells.tolist()))
+    for log in (None, [], ["a"]):
+        lines = load("table", "train", path="t.csv", log=log).notes
+        assert any(f"has {sentinel} in 6 rows" in line and f"dataset.holes=[{sentinel}]" in line for line in lines)
+
+
+def test_large_numbers_over_several_scales_are_not_named():
+    heavy = np.exp(3 * np.random.default_rng(0).standard_normal(5000))
+    write("a\n" + "".join(f"{cell}\n" for cell in heavy))
+    assert not any("far from" in line for line in load("table", "train", path="t.csv", log=None).notes)
+    assert any("far from" in line for line in load("table", "train", path="t.csv").notes)
 
 
 def test_which_columns_are_learnt_by_their_logarithm_can_be_said():
@@ -546,6 +562,10 @@ def test_values_far_from_training_are_named():
     assert "column 'age' holds 1000 and 370 and -1 in 3 rows, first in row 2, far from all of training" in lines[0]
     assert "holes=[1000,370,-1]" in lines[0]
     assert "column 'income' holds 1000000000 in row 3, far" in lines[1] and "holes=[1000000000]" in lines[1]
+    rows[2, 1] = 3.5 * numbers[:, 1].max()
+    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows))[1], "in numbers"
+    rows[2, 1] = 0.01 * numbers[:, 1].min()
+    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows))[1], "in logarithms"
     rows[:, 2] = 99
     assert "column 'x' holds 99 in 4 rows, first in row 1" in far_from_training(scaling, scheme.encode(rows))[2]
     rows[:, 4:] = -3.5

@@ -27,8 +27,6 @@ FORMATS = (
 """How dates may be written, for `datetime.strptime`: with the century, which nobody can guess of births."""
 POSITIVE = "but is learnt by its logarithm, so its numbers are above 0"
 """Of a column that holds another number, for messages."""
-_RATIO = 20
-"""Of the largest number to the least, above which a column may be learnt by its logarithm."""
 _LIKE_DATE = re.compile(r"\d[-/. ](\d{1,2}|[^\W\d]{3,9})[-/., ]+\d|\d:\d\d")
 _PADDED = re.compile(r"0\d+")
 _DAY = 86400
@@ -116,23 +114,6 @@ def column_of_numbers(
         column = Column(name, levels=tuple(_written(value, values, cells) for value in found))
         return column, np.where(known, np.searchsorted(found, values).astype(np.float64), math.nan)
     return Column(name, whole=bool(len(there) and (there == np.round(there)).all())), values
-
-
-def spans_scales(values: np.ndarray) -> bool:
-    """Whether numbers (N,), NaN in holes, are such as a model learns better by their logarithm.
-
-    That is if all are positive, the largest is more than 20 times the least, and their logarithms are less skewed.
-    """
-    there = values[~np.isnan(values)]
-    if not there.min() > 0 or not there.max() > _RATIO * there.min():
-        return False
-    return bool(_skewness(np.log(there)) < _skewness(there))
-
-
-def _skewness(values: np.ndarray) -> float:
-    away = values / np.abs(values).max()  # of large numbers the third power is none
-    away = away - away.mean()
-    return float(abs((away**3).mean()) / (away**2).mean() ** 1.5)
 
 
 def padded(cells: np.ndarray) -> str:

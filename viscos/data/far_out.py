@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,23 +17,21 @@ FAR, FAR_AS_SENTINEL = 50.0, 6.0
 """Standard deviations of the other values, from their mean."""
 FAR_BEYOND_ALL = 1e6
 """Times the width of the middle half of the others: one that is not moved by a second value far out."""
-
+_CONSTANT = 0.01
+"""Width of a span of one number, as a share of it."""
 LINES = 5
 """Columns of such rows that are named."""
 
 
-def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
-    """Lines that name the extreme values of entries (N, d), NaN in holes, that lie far out in columns of numbers.
-
-    A value is far out if it lies `FAR` deviations of the others from their mean, or fewer where it is one of
-    `SENTINELS`, or `FAR_BEYOND_ALL`; it may be there several times.
-    """
+def far_out(scheme: Scheme, numbers: Tensor, part: str) -> tuple[str, ...]:
+    """Lines that name the `far_values` of the columns of numbers of a table (N, columns), NaN in holes."""
     lines = []
-    for place, column in zip(scheme.first, scheme.columns, strict=True):
+    for place, column in enumerate(scheme.columns):
         if column.levels or column.format:
             continue
-        there = values[:, place][~values[:, place].isnan()].double()
-        found = _found(there)
+        there = numbers[:, place][~numbers[:, place].isnan()].double()
+        # Of numbers over several scales the largest are often many deviations out, and mean what they say.
+        found = far_values(there, math.inf if column.log else FAR)
         if found:
             cells = [_cell(value) for value in found]
             many = int(torch.isin(there, torch.tensor(found, dtype=there.dtype)).sum())
@@ -44,8 +44,12 @@ def far_out(scheme: Scheme, values: Tensor, part: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _found(values: Tensor) -> list[float]:
-    """The extreme values (n,) that lie far out, the farthest first; three at most."""
+def far_values(values: Tensor, far: float = FAR) -> list[float]:
+    """The extreme values (n,) that lie far out, the farthest first; three at most.
+
+    That is `far` deviations of the others from their mean, or fewer where it is one of `SENTINELS`, or
+    `FAR_BEYOND_ALL`; a value may be there several times.
+    """
     found: list[float] = []
     while len(found) < 3 and len(values) > 2:
         middle = values.median()
@@ -54,7 +58,7 @@ def _found(values: Tensor) -> list[float]:
         if len(rest) < 2 or not bool((rest != rest[0]).any()):
             break
         spread, away = rest.std(), (extreme - rest.mean()).abs()
-        limit = FAR_AS_SENTINEL if float(extreme) in SENTINELS else FAR
+        limit = FAR_AS_SENTINEL if float(extreme) in SENTINELS else far
         quarter = rest.quantile(0.75) - rest.quantile(0.25)
         if not bool(away > limit * spread) and not bool(away > FAR_BEYOND_ALL * quarter > 0):
             break
@@ -66,15 +70,16 @@ def _found(values: Tensor) -> list[float]:
 def far_from_training(scaling: Scaling, values: Tensor) -> tuple[str, ...]:
     """Lines that name what lies far from all of training in rows to complete, of entries (N, d), NaN in holes.
 
-    That is what lies beyond what was observed there by more than the width of that range, and what is below 0 where
-    nothing was. An older checkpoint does not know, and nothing is named.
+    That is what lies beyond what was observed there by more than the width of that range, of logarithms also in
+    numbers, and what is below 0 where nothing was. An older checkpoint does not know, and nothing is named.
     """
     if scaling.span is None or scaling.low is None:
         return ()
     scheme, cells = scaling.scheme, scaling.scheme.decode(values)
-    least, most = scaling.span
-    away = torch.maximum(least - values, values - most) / torch.maximum(most - least, scaling.scale)
-    away = away[:, list(scheme.first)]
+    range_ = scheme.decode(scaling.span)
+    away = _beyond(values, scaling.span, scaling.scale)[:, list(scheme.first)]
+    logs = torch.tensor([column.log for column in scheme.columns])
+    away = torch.where(logs, torch.maximum(away, _beyond(cells, range_, _CONSTANT * range_[1])), away)
     far = (away > 1) | ((scaling.low >= 0) & (cells < 0))
     lines = []
     for place, column in enumerate(scheme.columns):
@@ -90,6 +95,12 @@ def far_from_training(scaling: Scaling, values: Tensor) -> tuple[str, ...]:
         )
     more = (f"warning: {len(lines) - LINES} other columns hold such values too",) if len(lines) > LINES else ()
     return (*lines[:LINES], *more)
+
+
+def _beyond(values: Tensor, span: Tensor, least_width: Tensor) -> Tensor:
+    """How far values (N, n) lie beyond a span (2, n), in widths of it; less than 0 within it."""
+    least, most = span
+    return torch.maximum(least - values, values - most) / torch.maximum(most - least, least_width)
 
 
 def _cell(value: float) -> str:

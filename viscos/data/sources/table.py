@@ -13,9 +13,10 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
-from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded, spans_scales
+from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded
 from viscos.data.far_out import far_out
 from viscos.data.items import held_out
+from viscos.data.logarithms import spans_scales
 from viscos.data.sources.array import LABELS, find, read_arrays
 from viscos.data.sources.dialect import PLAIN, Dialect
 from viscos.data.sources.sheet import PARQUET, Sheet, read_sheet
@@ -64,11 +65,12 @@ def table(
     columns, numbers = zip(*(_learnt(source, name, name in named) for name in names), strict=True)
     logs = None if log is None else [_there(source, name, "log") for name in log]
     scheme = Scheme(tuple(_by_logarithm(source, *each, logs) for each in zip(columns, numbers, strict=True)))
-    values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
+    read = torch.from_numpy(np.stack(numbers, 1))
+    values = scheme.encode(read)
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     picked = None if labels is None else labels[rows]
-    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, values, "dataset"))
+    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, read, "dataset"))
     return Vectors(source.path.stem, values[rows], picked, count, notes=notes, columns=scheme.entries, scheme=scheme)
 
 
