@@ -362,7 +362,9 @@ def skewed(rows: int = 200) -> np.ndarray:
     ("cells", "log"),
     [
         (skewed(), True),
-        (skewed().round() + 1, True),
+        (skewed().round() + 20, True),
+        (skewed().round() + 1, False),  # counts, of which another may be 0
+        (np.random.default_rng(0).geometric(0.15, 200), False),
         (skewed() - skewed().min(), False),  # of which one is 0
         (-skewed(), False),
         (np.arange(1, 201), False),  # more than 20 times, and less skewed as they are
@@ -430,8 +432,10 @@ def test_a_logarithm_is_of_positive_numbers():
     holes = read_rows(write("b,income\n1,2.5\n2,-999\n"), scheme, dialect=Dialect(holes=("-999",), prefix=""))
     assert holes.data.values[1, 0].isnan()
     np.save("t.npy", np.array([[0.0, 1.0]]))
-    with pytest.raises(InputError, match="column 'income' holds 0 in row 1"):
+    with pytest.raises(InputError, match=r"column 'income' holds 0 in row 1.* train anew with dataset.log=\[\], or"):
         read_rows("t.npy", scheme)
+    with pytest.raises(InputError, match=r"train anew with dataset.log=\[b\], or if"):
+        read_rows("t.npy", Scheme((Column("income", log=True), Column("b", log=True))))
     with pytest.raises(InputError, match="column 'income' holds 0, but is learnt by its logarithm"):
         scheme.encode(torch.zeros(1, 2))
 

@@ -114,7 +114,9 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
         raise InputError(f"{path} has no rows")
     numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
     for column, each in zip(scheme.columns, numbers, strict=True):
-        _check_positive(source, column, each, "empty the cell", "")
+        others = [other.name for other in scheme.columns if other.log and other != column]
+        remedy = f"empty the cell, train anew with {typed('dataset.log', others)}"
+        _check_positive(source, column, each, remedy, "")
     values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     sheet = source if isinstance(source, Sheet) else None
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
