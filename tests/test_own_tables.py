@@ -614,6 +614,27 @@ def test_the_files_of_a_completed_table():
     assert len(long) == 3 * 5 and {line["value"] for line in long if line["column"] == "kind"} == {"b", "c"}
 
 
+@pytest.mark.parametrize(
+    ("levels", "given", "done"),
+    [
+        (("0,0", "1,0"), "1.0 . 1", "1.0 0.0 1"),
+        (("0,0", "1,0"), "0.00 . 0.00", "0.00 0.00 0.00"),
+        (("0.5", "1.5"), "1,50 . 1,50", "1,50 0,5 1,50"),
+        (("01", "02"), "1 . 2", "1 1 2"),
+        (("0,5", "a"), "a . a", "a 0,5 a"),
+    ],
+)
+def test_categories_are_written_as_the_table_to_complete_writes_them(levels, given, done):
+    scheme = Scheme((Column("k", levels=levels),))
+    signs = Dialect(delimiter=";", decimal="," if "," in given else ".", prefix="")
+    rows = read_rows(write("k;x\n" + "".join(f"{cell.strip('.')};0\n" for cell in given.split())), scheme, None, signs)
+    known = rows.data.known
+    Filled(rows, scheme, torch.zeros(3, 1), torch.zeros(2, 3, 1), known, known).write(Path())
+    assert Path("completed.csv").read_text() == "k;x\n" + "".join(f"{cell};0\n" for cell in done.split())
+    assert {line.split(";")[-1] for line in Path("draws_long.csv").read_text().split()[1:]} == {done.split()[1]}
+    assert f";{done.split()[1]};" in Path("summary.csv").read_text()
+
+
 @pytest.mark.parametrize("count", [1, 18, 19, 20, 32, 39, 100])
 def test_an_interval_covers_its_share_of_further_draws(count):
     draws = torch.randn(4000, count + 1, generator=torch.Generator().manual_seed(0), dtype=F64).exp()

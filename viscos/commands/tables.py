@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,6 +66,16 @@ class Filled:
         """The one value for each cell (N, columns), see `best`."""
         return best(self.scheme, self.mean, self.draws)
 
+    @functools.cached_property
+    def _columns(self) -> tuple[Column, ...]:
+        """The columns, with their categories as the table writes them."""
+        sheet, found = self.rows.sheet, []
+        assert sheet is not None
+        for place, (name, column) in enumerate(zip(self.rows.names, self.scheme.columns, strict=True)):
+            cells = sheet.cells(name)[self.known[:, place].numpy()]
+            found.append(column.spelt(cells, sheet.dialect) if column.categories else column)
+        return tuple(found)
+
     def _cells(self, values: Tensor, where: Tensor, sheet: Sheet) -> Cells:
         """The text of `values` (N, columns) in some cells."""
         return {
@@ -75,13 +86,13 @@ class Filled:
                 ],
                 dtype=object,
             )
-            for place, (name, column) in enumerate(zip(self.rows.names, self.scheme.columns, strict=True))
+            for place, (name, column) in enumerate(zip(self.rows.names, self._columns, strict=True))
             if bool(where[:, place].any())
         }
 
     def _hidden(self) -> Iterator[tuple[int, int, Column]]:
         for row, place in (~self.observed).nonzero().tolist():
-            yield row, place, self.scheme.columns[place]
+            yield row, place, self._columns[place]
 
     def _long(self, sheet: Sheet) -> Iterator[tuple[object, ...]]:
         """Each draw of each hidden cell, as in the table."""

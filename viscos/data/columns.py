@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,17 @@ class Column:
             return (_BEGIN + datetime.timedelta(seconds=seconds)).strftime(self.format)
         return self.levels[int(value)]
 
+    def spelt(self, cells: np.ndarray, signs: Dialect) -> Column:
+        """The column with its categories written as most of the cells (n,) of a table in these `signs` write them.
+
+        One that no cell has is written as in training; if all are numbers, with the decimal sign of `signs`.
+        """
+        codes, levels = self.numbers(cells, signs), np.array(self.levels, dtype=object)
+        if not np.isnan(self._values(signs)).any():
+            foreign = np.isnan(signs.numbers(levels))
+            levels[foreign] = [v.replace("." if signs.decimal == "," else ",", signs.decimal) for v in levels[foreign]]
+        return replace(self, levels=tuple(_most(cells[codes == k]) or level for k, level in enumerate(levels)))
+
     @property
     def about(self) -> str:
         """What it is, in words; empty of real numbers as they are."""
@@ -124,8 +135,12 @@ def padded(cells: np.ndarray) -> str:
 def _written(value: float, values: np.ndarray, cells: np.ndarray | None) -> str:
     if cells is None:
         return f"{value:.12g}"
-    most: str = Counter(cells[values == value]).most_common(1)[0][0]
-    return most
+    return _most(cells[values == value])
+
+
+def _most(cells: np.ndarray) -> str:
+    """The most frequent of the cells, the first of equals; empty of none."""
+    return next((cell for cell, _ in Counter(cells.tolist()).most_common(1)), "")
 
 
 def _few(different: int, rows: int) -> bool:
