@@ -25,7 +25,7 @@ from viscos.logdet import CLADE
 from viscos.posteriors import Amortised
 from viscos.roots import anderson, auto
 from viscos.runs import checkpoint
-from viscos.train import PhasedTrainer, Plan, Trainer
+from viscos.train import PhasedTrainer, Plan, Trainer, tempering
 from viscos.train.model import Model, build_model
 from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
 
@@ -148,6 +148,13 @@ def test_each_phase_has_a_schedule_of_its_own(schedule):
 
 
 # -------------------------------------------------------------------------------------------------------- going through
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_cells_say_something():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tempering, "CELLS", 1)
+        yield
 
 
 @pytest.fixture(scope="module", params=list(FLOWS))

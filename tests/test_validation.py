@@ -285,7 +285,7 @@ def test_the_settings_of_validation_are_checked(monkeypatch, tmp_path, capsys):
 
 def test_a_verbose_run_says_every_record(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    viscos("train", *DEBUG, "verbosity=verbose", "validation=0.25", "test_items=2", "imputers=[]")
+    viscos("train", *DEBUG, "verbosity=verbose", "validation=0.25", "test_items=2", "imputers=[]", "pretrain=0.4")
     said = capsys.readouterr()
     assert "validation: 0.25" in said.out, "the settings"
     lines = [line for line in said.err.splitlines() if line.startswith("step ")]
