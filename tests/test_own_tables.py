@@ -109,6 +109,14 @@ def test_holes_are_words_and_numbers():
     assert sorted(values.nan_to_num(0).sum(0).tolist()) == [4, 6]
 
 
+def test_the_setting_of_further_holes_keeps_those_that_are():
+    signs = Dialect(decimal=",", holes=("-9", "x"), prefix="")
+    (word,) = shlex.split(signs.with_holes([-1.5, 99.0, 99.0]))
+    assert word == 'holes=[-9,x,"-1,5",99]'
+    more = Dialect(decimal=",", holes=("-9", "x", "-1,5", "99"))
+    assert more.empty(np.array(["-9,0", "X", "-1,50", "99", "1"])).tolist() == [True] * 4 + [False]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"])
 def test_encodings(encoding):
     path = write("größe,b\n1,2\n3,\n".encode(encoding))
@@ -392,7 +400,8 @@ def test_what_may_mean_a_missing_value_is_named_in_its_column_by_logarithm_or_no
     write("a\n" + "".join(f"{cell}\n" for cell in [sentinel] * 6 + cells.tolist()))
     for log in (None, [], ["a"]):
         lines = load("table", "train", path="t.csv", log=log).notes
-        assert any(f"has {sentinel} in 6 rows" in line and f"dataset.holes=[{sentinel}]" in line for line in lines)
+        assert f"has {sentinel} in 6 rows" in lines[-2]
+        assert f"it means a missing value, say dataset.holes=[{sentinel}]" in lines[-1]
 
 
 def test_large_numbers_over_several_scales_are_not_named():
@@ -413,7 +422,7 @@ def test_which_columns_are_learnt_by_their_logarithm_can_be_said():
         load("table", "train", path="t.csv", log=["c"])
     Path("t.csv").write_text(Path("t.csv").read_text() + "-3,4,x,1.5\n")
     with pytest.raises(
-        InputError, match=r"holds -3 in row 51, .* leave it out of dataset.log, .* dataset.holes=\[-3\]"
+        InputError, match=r"holds -3 in row 51, .* train with dataset.log=\[\], .* dataset.holes=\[-3\]"
     ):
         load("table", "train", path="t.csv", log=["a"])
     state = Scheme(columns).state()
@@ -431,10 +440,17 @@ def test_a_logarithm_is_of_positive_numbers():
         read_rows(write("b,income\n1,2.5\n2,-999\n"), scheme)
     holes = read_rows(write("b,income\n1,2.5\n2,-999\n"), scheme, dialect=Dialect(holes=("-999",), prefix=""))
     assert holes.data.values[1, 0].isnan()
+    both, signs = Scheme((Column("income", log=True), Column("b", log=True))), Dialect(holes=("-9", "x"), prefix="")
+    with pytest.raises(
+        InputError, match=r"'b' holds -1 in row 2.* train with dataset.log=\[income\], .* holes=\[-9,x,-1\]"
+    ):
+        read_rows(write("b,income\n-9,2.5\n-1,x\n"), both, dialect=signs)
+    with pytest.raises(InputError, match=r"'income' holds -999 in row 2.* holes=\[-9,x,-999,-1.5,-1\]"):
+        read_rows(write("b,income\n-1.5,2.5\n-1,-999\n"), both, dialect=signs)
     np.save("t.npy", np.array([[0.0, 1.0]]))
-    with pytest.raises(InputError, match=r"column 'income' holds 0 in row 1.* train anew with dataset.log=\[\], or"):
+    with pytest.raises(InputError, match=r"column 'income' holds 0 in row 1.* train with dataset.log=\[\], or"):
         read_rows("t.npy", scheme)
-    with pytest.raises(InputError, match=r"train anew with dataset.log=\[b\], or if"):
+    with pytest.raises(InputError, match=r"train with dataset.log=\[b\], or if"):
         read_rows("t.npy", Scheme((Column("income", log=True), Column("b", log=True))))
     with pytest.raises(InputError, match="column 'income' holds 0, but is learnt by its logarithm"):
         scheme.encode(torch.zeros(1, 2))
@@ -538,11 +554,11 @@ def test_values_far_out_are_named(sentinels, count):
     values = torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=F64)
     for place in range(count):
         values[place] = sentinels[place % len(sentinels)]
-    lines = far_out(Scheme((Column("a b"),)), values, "dataset")
-    assert len(lines) == bool(sentinels)
-    for line in lines:
-        assert "column 'a b'" in line and f"in {count} row" in line
-        (word,) = shlex.split(line.partition("say ")[2])
+    lines = far_out(Scheme((Column("a b"),)), values, Dialect())
+    assert len(lines) == 2 * bool(sentinels)
+    if lines:
+        assert "column 'a b'" in lines[0] and f"in {count} row" in lines[0]
+        (word,) = shlex.split(lines[1].partition("say ")[2])
         named = word.removeprefix("dataset.holes=").strip("[]").replace('"', "").split(",")
         assert sorted(map(float, named)) == sorted(sentinels)
 
@@ -557,24 +573,25 @@ def test_values_far_from_training_are_named():
     numbers[:, 1:4] = torch.stack([(9 + numbers[:, 1]).exp(), numbers[:, 2] - 0.5, numbers[:, 3].round()], 1)
     data = Vectors("t", scheme.encode(numbers), None, 0, columns=scheme.entries, scheme=scheme)
     scaling = fit_scaling(data, data.known)
-    assert far_from_training(scaling, data.values) == ()
+    signs = Dialect(holes=("unknown", "-9"), prefix="")
+    assert far_from_training(scaling, data.values, signs) == ()
     rows = numbers[:4].clone()
     rows[1, 0], rows[2, 0], rows[3, 0], rows[2, 1], rows[3, 2] = 370, 1000, -1, 1e9, 1.2
     rows[0, 4:], rows[0, 5] = NAN, 0.5
-    lines = far_from_training(scaling, scheme.encode(rows))
-    assert len(lines) == 2, "1.2 is above the x of training, from -0.5 to 0.5, by less than the width"
+    lines = far_from_training(scaling, scheme.encode(rows), signs)
+    assert len(lines) == 3, "1.2 is above the x of training, from -0.5 to 0.5, by less than the width"
     assert "column 'age' holds 1000 and 370 and -1 in 3 rows, first in row 2, far from all of training" in lines[0]
-    assert "holes=[1000,370,-1]" in lines[0]
-    assert "column 'income' holds 1000000000 in row 3, far" in lines[1] and "holes=[1000000000]" in lines[1]
+    assert "column 'income' holds 1000000000 in row 3, far" in lines[1]
+    assert lines[2] == "if they mean a missing value, say holes=[unknown,-9,1000,370,-1,1000000000]"
     rows[2, 1] = 3.5 * numbers[:, 1].max()
-    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows))[1], "in numbers"
+    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows), signs)[1], "in numbers"
     rows[2, 1] = 0.01 * numbers[:, 1].min()
-    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows))[1], "in logarithms"
+    assert "column 'income' holds" in far_from_training(scaling, scheme.encode(rows), signs)[1], "in logarithms"
     rows[:, 2] = 99
-    assert "column 'x' holds 99 in 4 rows, first in row 1" in far_from_training(scaling, scheme.encode(rows))[2]
+    assert "column 'x' holds 99 in 4 rows, first in row 1" in far_from_training(scaling, scheme.encode(rows), signs)[2]
     rows[:, 4:] = -3.5
-    lines = far_from_training(scaling, scheme.encode(rows))
-    assert len(lines) == 6 and lines[-1] == "warning: 4 other columns hold such values too"
+    lines = far_from_training(scaling, scheme.encode(rows), signs)
+    assert len(lines) == 7 and lines[-2] == "warning: 4 other columns hold such values too"
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from viscos.core.typed import typed
 from viscos.data.columns import Scheme
 from viscos.data.scaling import Scaling
+from viscos.data.sources.dialect import Dialect
 
 SENTINELS = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0)
 """Numbers by which a missing value is often written."""
@@ -23,9 +23,13 @@ LINES = 5
 """Columns of such rows that are named."""
 
 
-def far_out(scheme: Scheme, numbers: Tensor, part: str) -> tuple[str, ...]:
-    """Lines that name the `far_values` of the columns of numbers of a table (N, columns), NaN in holes."""
-    lines = []
+def far_out(scheme: Scheme, numbers: Tensor, signs: Dialect) -> tuple[str, ...]:
+    """Lines that name the `far_values` of the columns of numbers of a table (N, columns), NaN in holes.
+
+    The last says the setting of `signs` by which all that were named are holes.
+    """
+    lines: list[str] = []
+    every: list[float] = []
     for place, column in enumerate(scheme.columns):
         if column.levels or column.format:
             continue
@@ -38,10 +42,10 @@ def far_out(scheme: Scheme, numbers: Tensor, part: str) -> tuple[str, ...]:
             rest = there[~torch.isin(there, torch.tensor(found, dtype=there.dtype))]
             lines.append(
                 f"warning: column {column.name!r} has {' and '.join(cells)} in {many} row{'s' * (many > 1)}, far from "
-                f"the others ({float(rest.min()):.6g} to {float(rest.max()):.6g}); if they mean a missing value, say "
-                f"{typed(f'{part}.holes', cells)}"
+                f"the others ({float(rest.min()):.6g} to {float(rest.max()):.6g})"
             )
-    return tuple(lines)
+            every += found
+    return _with_remedy(lines, every, signs)
 
 
 def far_values(values: Tensor, far: float = FAR) -> list[float]:
@@ -67,11 +71,12 @@ def far_values(values: Tensor, far: float = FAR) -> list[float]:
     return found
 
 
-def far_from_training(scaling: Scaling, values: Tensor) -> tuple[str, ...]:
+def far_from_training(scaling: Scaling, values: Tensor, signs: Dialect) -> tuple[str, ...]:
     """Lines that name what lies far from all of training in rows to complete, of entries (N, d), NaN in holes.
 
     That is what lies beyond what was observed there by more than the width of that range, of logarithms also in
-    numbers, and what is below 0 where nothing was. An older checkpoint does not know, and nothing is named.
+    numbers, and what is below 0 where nothing was. An older checkpoint does not know, and nothing is named. The last
+    line says the setting of `signs` by which all that were named are holes.
     """
     if scaling.span is None or scaling.low is None:
         return ()
@@ -81,20 +86,27 @@ def far_from_training(scaling: Scaling, values: Tensor) -> tuple[str, ...]:
     logs = torch.tensor([column.log for column in scheme.columns])
     away = torch.where(logs, torch.maximum(away, _beyond(cells, range_, _CONSTANT * range_[1])), away)
     far = (away > 1) | ((scaling.low >= 0) & (cells < 0))
-    lines = []
+    lines: list[str] = []
+    every: list[float] = []
     for place, column in enumerate(scheme.columns):
         rows = far[:, place].nonzero().flatten()
         if column.categories or column.format or not len(rows):
             continue
         found = dict.fromkeys(cells[rows[away[rows, place].argsort(descending=True)], place].tolist())
         named = [_cell(value) for value in found][:3]
+        every += list(found)[:3] * (len(lines) < LINES)
         where = f"in {len(rows)} rows, first in row" if len(rows) > 1 else "in row"
         lines.append(
             f"warning: column {column.name!r} holds {' and '.join(named)} {where} {int(rows[0]) + 1}, far from all of "
-            f"training; if they mean a missing value, say {typed('holes', named)}"
+            "training"
         )
     more = (f"warning: {len(lines) - LINES} other columns hold such values too",) if len(lines) > LINES else ()
-    return (*lines[:LINES], *more)
+    return _with_remedy([*lines[:LINES], *more], every, signs)
+
+
+def _with_remedy(lines: list[str], numbers: list[float], signs: Dialect) -> tuple[str, ...]:
+    remedy = f"if {'it means' if len(numbers) == 1 else 'they mean'} a missing value, say {signs.with_holes(numbers)}"
+    return (*lines, remedy) if lines else ()
 
 
 def _beyond(values: Tensor, span: Tensor, least_width: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,11 @@ class Dialect:
                 ]
                 return f"if it is one, say {' '.join(words)}"
         return ""
+
+    def with_holes(self, numbers: Iterable[float]) -> str:
+        """The setting, as it can be typed, by which these numbers mean a missing value beside what does already."""
+        found = [repr(number).removesuffix(".0").replace(".", self.decimal) for number in numbers]
+        return typed(f"{self.prefix}holes", list(dict.fromkeys((*self.holes, *found))))
 
     def _number(self, cell: str) -> float:
         if self.thousands:

@@ -65,12 +65,13 @@ def table(
     columns, numbers = zip(*(_learnt(source, name, name in named) for name in names), strict=True)
     logs = None if log is None else [_there(source, name, "log") for name in log]
     scheme = Scheme(tuple(_by_logarithm(source, *each, logs) for each in zip(columns, numbers, strict=True)))
+    _check_positive(source, scheme, numbers, dialect)
     read = torch.from_numpy(np.stack(numbers, 1))
     values = scheme.encode(read)
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     picked = None if labels is None else labels[rows]
-    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, read, "dataset"))
+    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, read, dialect))
     return Vectors(source.path.stem, values[rows], picked, count, notes=notes, columns=scheme.entries, scheme=scheme)
 
 
@@ -97,7 +98,8 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     without names, or the file has none, they stand in the order of training. Raises `InputError` as `table` does, and
     for a category that was not among those of training.
     """
-    source = _read(Path(path).expanduser(), dialect or Dialect(prefix=""))
+    dialect = dialect or Dialect(prefix="")
+    source = _read(Path(path).expanduser(), dialect)
     nameless = all(name.isdigit() for name in scheme.names)
     names = source.header if isinstance(source, _Array) or nameless else scheme.names
     for name in names:
@@ -113,10 +115,7 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     if not len(source):
         raise InputError(f"{path} has no rows")
     numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
-    for column, each in zip(scheme.columns, numbers, strict=True):
-        others = [other.name for other in scheme.columns if other.log and other != column]
-        remedy = f"empty the cell, train anew with {typed('dataset.log', others)}"
-        _check_positive(source, column, each, remedy, "")
+    _check_positive(source, scheme, numbers, dialect)
     values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
     sheet = source if isinstance(source, Sheet) else None
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
@@ -209,26 +208,29 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
 
 
 def _by_logarithm(source: Sheet | _Array, column: Column, numbers: np.ndarray, names: Sequence[str] | None) -> Column:
-    """The column, by its logarithm if `names` say so, or of itself; raises `InputError` if it cannot be."""
+    """The column, by its logarithm if `names` say so, or of itself; raises `InputError` if it has no numbers."""
     if names is None:
         return replace(column, log=not (column.categories or column.format) and spans_scales(numbers))
     if column.name not in names:
         return column
     if column.categories or column.format:
         raise InputError(f"{source.path}: column {column.name!r} has {column.about}; leave it out of dataset.log")
-    column = replace(column, log=True)
-    _check_positive(source, column, numbers, "leave it out of dataset.log", "dataset.")
-    return column
+    return replace(column, log=True)
 
 
-def _check_positive(source: Sheet | _Array, column: Column, numbers: np.ndarray, remedy: str, prefix: str) -> None:
-    if column.log and (low := numbers <= 0).any():
-        row = int(low.argmax())
-        cell = PLAIN.number(float(numbers[row]))
-        raise InputError(
-            f"{source.path}: column {column.name!r} holds {cell} in row {row + 1}, {POSITIVE}; {remedy}, or if it "
-            f"means a missing value say {typed(f'{prefix}holes', [cell])}"
-        )
+def _check_positive(source: Sheet | _Array, scheme: Scheme, numbers: Sequence[np.ndarray], dialect: Dialect) -> None:
+    """Raises `InputError` if a column by its logarithm holds a number that has none."""
+    low = {column: each[each <= 0] for column, each in zip(scheme.columns, numbers, strict=True) if column.log}
+    for column, each in zip(scheme.columns, numbers, strict=True):
+        if column.log and len(low[column]):
+            cell, row = PLAIN.number(low[column][0]), int((each <= 0).argmax()) + 1
+            others = [other.name for other in low if other != column]
+            found = list(dict.fromkeys(np.concatenate(list(low.values())).tolist()))[:5]
+            raise InputError(
+                f"{source.path}: column {column.name!r} holds {cell} in row {row}, {POSITIVE}; empty the cell, train "
+                f"with {typed('dataset.log', others)}, or if such numbers mean a missing value, say "
+                f"{dialect.with_holes(found)}"
+            )
 
 
 def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
