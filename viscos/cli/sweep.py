@@ -57,7 +57,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether it need not run again. Only a training: other commands depend on files that may change."""
-        return self._known and Path(self.folder, "metrics.json").is_file()
+        return self._known and Path(self.folder, runs.RECORD).is_file()
 
     @property
     def interrupted(self) -> bool:

@@ -41,7 +41,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
             log.image("pictures/calibration", picture, 0)
     atomic.write_json(job.run_dir / runs.RECORD, record | made)
     say(summary(record))
-    print(f"numbers in {job.run_dir / 'metrics.json'}")
+    print(f"numbers in {job.run_dir / runs.RECORD}")
     return record
 
 

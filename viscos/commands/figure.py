@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from viscos import runs
 from viscos.commands.assemble.saved import dataset_of
 from viscos.commands.report import plane
 from viscos.core.errors import InputError
@@ -49,7 +50,7 @@ def _checkpoint(run: Path) -> str | Path:
     if not (run / FILE).is_file():
         return run
     try:
-        return str(json.loads((run / "metrics.json").read_text(encoding="utf-8"))["checkpoint"])
+        return str(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{run} does not say which checkpoint it is of; give a run of `viscos impute`") from error
 

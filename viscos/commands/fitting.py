@@ -41,7 +41,7 @@ def fit(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     record |= {"training_seconds": round(job.imputer.fit_seconds or 0.0, 1), **about}
     atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
-    print(f"numbers in {job.run_dir / 'metrics.json'}")
+    print(f"numbers in {job.run_dir / runs.RECORD}")
     return record
 
 

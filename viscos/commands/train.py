@@ -56,7 +56,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         record |= {"training_seconds": round(seconds, 1), "steps": job.trainer.step, **about}
         atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
-    print(f"numbers in {job.run_dir / 'metrics.json'}; curves: tensorboard --logdir {job.run_dir}")
+    print(f"numbers in {job.run_dir / runs.RECORD}; curves: tensorboard --logdir {job.run_dir}")
     return record
 
 
@@ -66,7 +66,7 @@ def _follow(trainer: Trainer, log_every: int) -> dict[str, Any]:
 
         def after(report: Report) -> None:
             if report.step % log_every == 0:
-                trainer.certified()
+                trainer.certified()  # in every process: all end where it is refused
             if trainer.anywhere(interrupted()):
                 trainer.result()
                 raise KeyboardInterrupt

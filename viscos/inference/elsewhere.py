@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.core.batch import Incomplete
-from viscos.core.rng import Generators, item_noise
+from viscos.core.rng import ItemGenerators
 from viscos.core.solution import item_max
 from viscos.flows.flow import Flow
-from viscos.inference.completion import Completion, complete, log_evidence_term
-from viscos.roots import RootFinder, newton_krylov
+from viscos.inference.approximation import Approximation
+from viscos.inference.completion import complete, log_evidence_term
+from viscos.inference.draws import repeat, repeated
+from viscos.roots import newton_krylov
 
 LOOKED = 16
 """Draws of each item that are solved for again."""
@@ -24,52 +25,52 @@ _BUDGET = 200  # evaluations and products of a solve that may find nothing
 _TOLERANCES = 10  # a residual above so many tolerances there says that the ends are not the same root
 
 
-def starts(flow: Flow, batch: Incomplete, numbers: range, seed: int) -> Tensor:
-    """Samples of the flow (k·B, …), one for each draw and item, draws in the outer axis; zero where none was found.
+def log_ratio(approximation: Approximation, y: Tensor, numbers: range, exact_below: int) -> Tensor:
+    """log of the weight of another completion of each latent over that of y (k, B, …), draws of these `numbers` (k, B).
+
+    −∞ without one. It is what the draws' own solver or Newton's method finds from a sample of the flow, the heavier of
+    the two: the one goes where draws come from, the other to a root with any sign of det G^HH. Both completions have
+    the same x^H, so that their weights differ in the `log_evidence_term` alone.
+    """
+    batch, seed, solver = approximation.batch, approximation.seed, approximation.objective.solver
+    if not numbers:
+        return y.new_empty(0, len(batch))
+    flow, hidden = repeated(approximation.flow, len(batch), len(numbers)), repeat(batch.hidden, len(numbers))
+    y, found = y.flatten(0, 1), y.new_full((y.shape[0] * y.shape[1],), -torch.inf)
+    x, start = flow.to_latent(y), _starts(flow, approximation, numbers)
+
+    def rest(y: Tensor) -> Tensor:
+        probes = ItemGenerators(seed, batch.index, len(numbers), -3, numbers.start)
+        return log_evidence_term(flow, y, hidden, probes, exact_below)
+
+    for each in (solver, newton_krylov(solver.tolerance, _BUDGET)):
+        again = complete(flow, y, hidden, x, each, start)
+        between = torch.lerp(y, again.y, _BETWEEN)
+        gap = item_max(torch.where(hidden, flow.to_latent(between) - x, 0))
+        other = again.solution.converged & (gap > _TOLERANCES * solver.tolerance)
+        if bool(other.any()):
+            found = torch.where(other, torch.fmax(found, rest(again.y) - rest(y)), found)
+    return found.view(len(numbers), len(batch))
+
+
+def _starts(flow: Flow, approximation: Approximation, numbers: range) -> Tensor:
+    """Samples of the flow (k·B, …), one for each draw and item; zero where none was found.
 
     Wherever the flow has mass, some begin there.
     """
-    shape = batch.values.shape[1:]
-    noise = item_noise(seed, batch.index, len(numbers), shape, batch.values, numbers.start, "elsewhere")
-    found = flow.to_data(noise.flatten(0, 1))
-    return torch.where(found.value.isfinite(), found.value, 0)
-
-
-def log_ratio(
-    flow: Flow,
-    first: Completion,
-    x: Tensor,
-    solver: RootFinder,
-    start: Tensor,
-    rest: Tensor,
-    probes: Generators,
-    exact_below: int,
-) -> Tensor:
-    """log of the weight of another completion of each latent x (n, …) over that of the `first` (n,); −∞ without one.
-
-    It is what `solver` or Newton's method finds from `start` (n, …), the heavier of the two: the one goes where draws
-    come from, the other to a root with any sign of det G^HH. Both completions have the same x^H, so that their weights
-    differ in `rest`, the `log_evidence_term` of the first (n,), alone.
-    """
-    found = torch.full_like(rest, -torch.inf)
-    for each in (solver, newton_krylov(solver.tolerance, _BUDGET)):
-        again = complete(flow, first.y, first.hidden, x, each, start)
-        between = torch.lerp(first.y, again.y, _BETWEEN)
-        gap = item_max(torch.where(first.hidden, flow.to_latent(between) - x, 0))
-        other = first.solution.converged & again.solution.converged & (gap > _TOLERANCES * solver.tolerance)
-        if bool(other.any()):
-            ratio = log_evidence_term(flow, again.y, again.hidden, probes.clone_state(), exact_below) - rest
-            found = torch.where(other & (ratio > found), ratio, found)
-    return found
+    noise = approximation.epsilon(len(numbers), "elsewhere", numbers.start).flatten(0, 1)
+    found = flow.to_data(noise).value
+    return torch.where(found.isfinite(), found, 0)
 
 
 def share(weight: Tensor, ratio: Tensor) -> Tensor:
     """The share of p(y^H | y^O) on other completions than were found (B,), in [0, 1]; NaN where none was looked for.
 
-    `weight` (K, B) are log w of what was found, and `ratio` (K, B) as `log_ratio` gives it; NaN in either is left out.
-    No more than one other completion of a latent is looked for, so that the share is too small rather than too large.
+    `weight` (K, B) are log w of what was found, NaN where nothing was, and `ratio` (k, B) is `log_ratio` of the first k
+    draws. At most one other completion of a latent counts: the share is too small rather than too large.
     """
-    looked = weight.isfinite() & ~ratio.isnan()
+    weight = weight[: len(ratio)]
+    looked = weight.isfinite()
     found = torch.where(looked, weight, -torch.inf).double()
     other = torch.where(looked, weight + ratio, -torch.inf).double()
     both = torch.logaddexp(found.logsumexp(0), other.logsumexp(0))

@@ -14,7 +14,7 @@ from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.diagnosis import Diagnosis
 from viscos.inference.draws import repeated
 from viscos.inference.elbo import lower_bound
-from viscos.inference.elsewhere import LOOKED, log_ratio, share, starts
+from viscos.inference.elsewhere import LOOKED, log_ratio, share
 from viscos.inference.weights import effective_size, log_evidence, pareto_smoothed
 
 _ROWS = 1024  # proposals that are completed together
@@ -36,8 +36,7 @@ class Proposals:
     error: Tensor
     """Standard deviation of the error of a log-weight in nats (B,), 0 where log-determinants are exact."""
     ratio: Tensor
-    """log of the weight of another completion of the same latent over `weight` (K, B), −∞ where none was found; NaN
-    where none was looked for."""
+    """Of the first draws (k, B): log of the weight of another completion of the same latent over `weight`, or −∞."""
 
     def diagnosis(self, refined: int = 0) -> Diagnosis:
         """What the weights say, `refined` draws being made of the proposals."""
@@ -104,36 +103,16 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
         rest, error = (rest + again) / 2, (rest - again) / 2
     weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
     solved = completion.solution.converged.view(shape) & weight.isfinite()  # else at a singular Jacobian
-    ratio = _ratio(approximation, completion, x, rest, numbers, exact_below)
     clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
+    y, looked = y.view(*shape, *like.shape[1:]), range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
     return Proposals(
-        y.view(*shape, *like.shape[1:]),
+        y,
         torch.where(solved, weight, float("nan")),
         completion.solution,
         clean.view(*shape, *like.shape[1:]),
         torch.where(solved & ~empty, error, float("nan")),
-        ratio,
+        log_ratio(approximation, y[: len(looked)], looked, exact_below),
     )
-
-
-def _ratio(
-    approximation: Approximation, completion: Completion, x: Tensor, rest: Tensor, numbers: range, exact_below: int
-) -> Tensor:
-    """`log_ratio` of the first few of all draws (k, B), NaN for the others."""
-    ratio, size, seed = torch.full_like(rest, torch.nan), rest.shape[1], approximation.seed
-    looked = range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
-    if not looked or not size:
-        return ratio
-    rows = torch.arange(len(looked) * size, device=x.device)
-    first = Completion(
-        completion.y[rows], completion.hidden[rows], completion.solution.select(rows), completion.preconditioner
-    )
-    flow, batch = repeated(approximation.flow, size, len(looked)), approximation.batch
-    start = starts(flow, batch, looked, seed)
-    probes = ItemGenerators(seed, batch.index, len(looked), -3, looked.start)
-    solver, whole = approximation.objective.solver, rest.flatten()[rows]
-    ratio[: len(looked)] = log_ratio(flow, first, x[rows], solver, start, whole, probes, exact_below).view(-1, size)
-    return ratio
 
 
 def _rest(approximation: Approximation, completion: Completion, numbers: range, exact_below: int, key: int) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
+from viscos.runs.folder import RECORD
 
 RESIDUAL = "iresnet"
 """The flow of the paper, by the last part of its `_target_`."""
@@ -162,16 +163,16 @@ def _file_name(record: Record) -> str:
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r} with runs; give runs=<folder of a sweep>")
-    found = sorted({*folder.glob("metrics.json"), *folder.glob("*/metrics.json"), *folder.glob("*.json")})
+    found = sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}"), *folder.glob("*.json")})
     if not found:
-        below = sorted({str(path.parents[1]) for path in folder.glob("*/*/metrics.json")})
+        below = sorted({str(path.parents[1]) for path in folder.glob(f"*/*/{RECORD}")})
         hint = f"; there are some in {', '.join(below)}, so say runs={below[0]}" if below else ""
         raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json{hint}")
     return found
 
 
 def _record(path: Path, by: str | None) -> Record:
-    name = path.parent.name if path.name == "metrics.json" else path.stem
+    name = path.parent.name if path.name == RECORD else path.stem
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
