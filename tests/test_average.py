@@ -157,7 +157,7 @@ def in_double(*, lad=None, solver=None, observed=None, cfg=CFG, incomplete=True,
 def gradients(trainer):
     """The gradient of the first step, before it is clipped."""
     batch = next(trainer._remaining())
-    batch = trainer._seen(batch)
+    batch = trainer.seen(batch)
     figures = trainer.gradients.joint(batch, trainer.step)
     if trainer.model.holds_out:
         figures |= trainer.gradients.held_out(batch, trainer.step)

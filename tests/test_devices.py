@@ -113,7 +113,7 @@ def test_lower_precision_of_the_gradient(precision, error, incomplete):
             trainer.data = IncompleteData(pictures()[0], torch.ones(20, 1, 4, 4, dtype=torch.bool))
     gradients = []
     for trainer in (exact, lower):
-        trainer.gradients.joint(trainer._seen(next(trainer._remaining())), trainer.step)
+        trainer.gradients.joint(trainer.seen(next(trainer._remaining())), trainer.step)
         trainer.devices.clip_gradients(trainer._loss, trainer._stepper, max_norm=1e9, error_if_nonfinite=False)
         gradients.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]))
     assert 1e-5 < float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < error

@@ -25,9 +25,10 @@ from viscos.logdet import CLADE
 from viscos.posteriors import Amortised
 from viscos.roots import anderson, auto
 from viscos.runs import checkpoint
-from viscos.train import PhasedTrainer, Plan, Trainer, tempering
+from viscos.train import PhasedTrainer, Plan, Trainer
 from viscos.train.model import Model, build_model
 from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
+from viscos.train.stages import STAGES, stage, tempering
 
 FLOWS = {
     "continuous": {"_target_": "viscos.flows.continuous", "steps": 2, "width": 4, "method": "euler"},
@@ -91,7 +92,7 @@ def moved(before, after):
 
 def completions(trainer):
     """The completions and which of them were drawn, copied; zeros where there are none yet."""
-    return {"completed": trainer.completed.nan_to_num(), "drawn": trainer.drawn.clone()}
+    return {"completed": trainer.completions.values.nan_to_num(), "drawn": trainer.completions.drawn.clone()}
 
 
 # ---------------------------------------------------------------------------------------------------------------- plans
@@ -112,7 +113,7 @@ def test_phases_on_incomplete_data():
     )
     every = on_incomplete_data(101, prediction=30, rounds=2, redrawing=7, bound=True, tempering=4)
     assert every == (*phases, Phase("bound", 51, 0.2), Phase("tempering", 4))
-    assert {phase.name for phase in every} == set(NAMES)
+    assert {phase.name for phase in every} == set(NAMES) == set(STAGES)
     assert [phase.title for phase in phases[1:5]] == ["flow", "posterior", "redrawing 1", "flow 1"]
 
 
@@ -232,9 +233,9 @@ def test_each_phase_begins_with_new_moments(whole):
 def test_every_item_is_completed_and_observed_entries_stay(whole):
     _, trainer, _, _, _ = whole
     values, observed, _ = pictures()
-    assert torch.equal(trainer.completed[observed], values[observed])
-    assert bool(trainer.completed.isfinite().all())
-    assert 0 <= float(trainer.completed.min()) and float(trainer.completed.max()) <= 1
+    assert torch.equal(trainer.completions.values[observed], values[observed])
+    assert bool(trainer.completions.values.isfinite().all())
+    assert 0 <= float(trainer.completions.values.min()) and float(trainer.completions.values.max()) <= 1
 
 
 def test_an_epoch_is_as_many_steps_as_usual():
@@ -288,7 +289,7 @@ def test_imputed_entries_count_less_where_a_flow_is_matched(weight, augment):
     ((y, weights),) = seen
     rows = report.batch.index
     observed = pictures()[1][rows]
-    whole = Incomplete(trainer.completed[rows], observed, rows)
+    whole = Incomplete(trainer.completions.values[rows], observed, rows)
     moved = moved_about(whole, augment, generator(0, "augment", 0), holes=False)
     assert torch.allclose(y, moved.values, atol=6 * PLAN.noise)
     mean = float(torch.where(pictures()[1], 1.0, weight).mean())
@@ -304,7 +305,7 @@ def test_complete_data_need_no_prediction():
     reports = run(trainer)
     assert [report.phase.name for report in reports] == ["flow"] * 4 + ["posterior"] * 2
     assert {"flow", "posterior"} <= moved(before, state(trainer)) and not trainer.model.posterior.predicts
-    assert torch.equal(trainer.completed, pictures()[0])
+    assert torch.equal(trainer.completions.values, pictures()[0])
 
 
 def test_two_runs_in_phases_are_equal_bit_for_bit(whole):
@@ -473,8 +474,8 @@ def redrawn(batch_size=8, solver=None, noise=0.05, flow="continuous"):
         for k, p in enumerate(trainer.model.parameters()):
             p.add_(0.05 * normal(*p.shape, seed=k).float())
     trainer.model.flow.renormalize(50)
-    trainer._predict(torch.arange(20))
-    before = trainer.completed.clone()
+    trainer.completions.predict(torch.arange(20), trainer.model.posterior, torch.device("cpu"))
+    before = trainer.completions.values.clone()
     return before, trainer, run(trainer)
 
 
@@ -484,13 +485,13 @@ def test_what_could_not_be_solved_keeps_its_completion(value):
     before, trainer, reports = redrawn(solver=Failing(value))
     failed = torch.stack([report.batch.index[0] for report in reports])
     solved = torch.ones(20, dtype=torch.bool).index_fill(0, failed, False)
-    assert torch.equal(trainer.completed[failed], before[failed]) and bool(before.isfinite().all())
-    assert (trainer.completed != before).flatten(1).any(1)[solved].all()
-    assert torch.equal(trainer.completed[observed], values[observed])
+    assert torch.equal(trainer.completions.values[failed], before[failed]) and bool(before.isfinite().all())
+    assert (trainer.completions.values != before).flatten(1).any(1)[solved].all()
+    assert torch.equal(trainer.completions.values[observed], values[observed])
     assert [report.solver["failed"] for report in reports] == [1 / 8, 1 / 8, 1 / 4]
-    assert torch.equal(trainer.drawn, solved)
+    assert torch.equal(trainer.completions.drawn, solved)
     _, all_solved, _ = redrawn()
-    assert torch.equal(trainer.completed[solved], all_solved.completed[solved])
+    assert torch.equal(trainer.completions.values[solved], all_solved.completions.values[solved])
     trainer.plan = dataclasses.replace(trainer.plan, phases=(*trainer.plan.phases, Phase("flow", 2, round=1)))
     seen = torch.cat([report.batch.index for report in run(trainer)])
     assert set(seen.tolist()) <= set(solved.nonzero().flatten().tolist()), "a mean would teach the flow to blur"
@@ -507,8 +508,9 @@ def test_a_round_in_which_nothing_is_solved_ends_the_run():
 def test_what_a_flow_has_drawn_with_the_noise_of_training_gets_no_more_of_it(flow):
     _, trainer, _ = redrawn(flow=flow)
     rows = torch.arange(8)
-    seen, drawn = trainer._whole(rows)[0].values, ~pictures()[1][:8]
-    same = seen == trainer.completed[rows]
+    learning = stage(trainer, trainer.completions, Phase("flow", 1, round=1), 1)
+    seen, drawn = learning._whole(rows).values, ~pictures()[1][:8]
+    same = seen == trainer.completions.values[rows]
     assert not same[~drawn].any(), "observed entries are noisy"
     assert bool(same[drawn].all()) == (not trainer.model.flow.can_denoise), "a continuous flow has taken it off"
 
@@ -519,7 +521,7 @@ def test_an_items_completion_does_not_depend_on_the_size_of_batches(flow):
     for batch_size in (3, 20):
         _, other, reports = redrawn(batch_size, flow=flow)
         assert len(reports) == math.ceil(20 / batch_size)
-        assert torch.allclose(other.completed, trainer.completed, atol=2e-5)
+        assert torch.allclose(other.completions.values, trainer.completions.values, atol=2e-5)
 
 
 def test_redrawing_takes_the_noise_of_training_off():
@@ -527,8 +529,8 @@ def test_redrawing_takes_the_noise_of_training_off():
     _, as_drawn, _ = redrawn(noise=0.0)
     _, grey, _ = redrawn(noise="uniform")
     hidden = clean.data.observed.logical_not()
-    assert torch.equal(grey.completed, as_drawn.completed)
-    shift = (clean.completed - as_drawn.completed)[hidden]
+    assert torch.equal(grey.completions.values, as_drawn.completions.values)
+    shift = (clean.completions.values - as_drawn.completions.values)[hidden]
     assert 0 < float(shift.square().mean().sqrt()) < 0.1
 
 
@@ -558,7 +560,7 @@ def test_regression_finds_the_conditional_of_an_affine_flow(observed):
     posterior.prepare(torch.full((1, *posterior.shape), 0.0), torch.ones(1, *posterior.shape, dtype=torch.bool), LAW)
     plan = Plan(1, 500, 1e-2, phases=(Phase("posterior", 300),), noise=noise)
     trainer = PhasedTrainer(Model(flow, posterior, None), IncompleteData(values, observed), Objective(), plan)
-    trainer.completed[:] = values
+    trainer.completions.values[:] = values
     reports = run(trainer)
 
     seen = torch.linspace(-1.5, 1.5, 40, dtype=F64)[:, None] * LAW.covariance.diagonal().sqrt() + LAW.mean
@@ -620,13 +622,13 @@ def test_a_round_is_a_step_of_expectation_maximisation():
     model.prepare(data.values, observed, Gaussian.from_incomplete(data.values, observed, noise=0.05))
     trainer = PhasedTrainer(model, data, Objective(auto(), CLADE()), plan)
     wrong = -0.6 + 0.4 * (values[:, 0] - 0.4) + 0.3 * normal(n, seed=2).float()
-    trainer.completed[:, 1] = torch.where(observed[:, 1], values[:, 1], wrong)
-    start = moments(trainer.completed)
-    trainer.drawn[:] = True
+    trainer.completions.values[:, 1] = torch.where(observed[:, 1], values[:, 1], wrong)
+    start = moments(trainer.completions.values)
+    trainer.completions.drawn[:] = True
     reports = run(trainer)
     assert all(report.solver["failed"] <= 0.01 for report in reports[-8:])
     wanted = e_step(values, observed, start)
-    assert float((moments(trainer.completed) - wanted).abs().max()) < 0.05
+    assert float((moments(trainer.completions.values) - wanted).abs().max()) < 0.05
     assert float((start - wanted).abs().max()) > 0.12
 
 

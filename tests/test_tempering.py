@@ -19,12 +19,12 @@ from viscos.flows import Bijection, Flow, Whitening
 from viscos.inference import Completions, Objective
 from viscos.posteriors import Amortised
 from viscos.roots import auto
-from viscos.train import PhasedTrainer, Plan, tempering
-from viscos.train import phased as phases_of_training
+from viscos.train import PhasedTrainer, Plan
 from viscos.train.devices import OneDevice
 from viscos.train.model import Model
 from viscos.train.phases import Phase
-from viscos.train.tempering import CELLS, corrected, spread_over_skill
+from viscos.train.stages import Tempering, tempering
+from viscos.train.stages.tempering import CELLS, corrected, spread_over_skill
 
 TEMPERING = dataclasses.replace(PLAN, phases=(Phase("tempering", 3),))
 
@@ -150,11 +150,15 @@ def test_a_phase_moves_the_temperature_alone_and_reports_it():
     assert len({int(i) for report in reports for i in report.batch.index}) == 20, "each item once"
 
 
-def test_what_is_measured_is_what_was_held_out():
+def test_what_is_measured_is_what_was_held_out(monkeypatch):
     """The first ratio, from the trainer's own masks and draws."""
-    trainer, seen = phased(plan=TEMPERING), []
-    made = trainer._impute
-    trainer._impute = lambda batch, seed, draws=1: seen.append((batch, made(batch, seed, draws))) or seen[-1][1]
+    trainer, seen, made = phased(plan=TEMPERING), [], Tempering._impute
+
+    def watched(stage, batch, seed, draws):
+        seen.append((batch, made(stage, batch, seed, draws)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(Tempering, "_impute", watched)
     (report, *_) = run(trainer)
     sparser, done = seen[0]
     batch = trainer.data.batch(report.batch.index)
@@ -179,7 +183,7 @@ def test_draws_are_compared_on_the_device_that_drew_them(monkeypatch):
     trainer, compared = phased(plan=TEMPERING), []
     trainer.devices = OneDevice(torch.device("meta"))
 
-    def drawn_there(batch, seed, draws):
+    def drawn_there(stage, batch, seed, draws):
         solved = Solution.exact(torch.zeros(draws * len(batch)))
         return Completions(torch.zeros(draws, *batch.values.shape, device="meta"), None, solved)
 
@@ -187,8 +191,8 @@ def test_draws_are_compared_on_the_device_that_drew_them(monkeypatch):
         compared.append({done.draws.device, *(v.device for b in (batch, sparser) for v in (b.values, b.observed))})
         return 1.0
 
-    monkeypatch.setattr(trainer, "_impute", drawn_there)
-    monkeypatch.setattr(phases_of_training, "spread_over_skill", spread)
+    monkeypatch.setattr(Tempering, "_impute", drawn_there)
+    monkeypatch.setattr(tempering, "spread_over_skill", spread)
     run(trainer)
     assert compared == [{torch.device("meta")}] * 3
 

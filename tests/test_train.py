@@ -244,13 +244,13 @@ def test_the_random_numbers_of_a_step_are_its_own(number):
     values, observed, labels = pictures()
     trainer = fresh(values, observed, labels, plan=dataclasses.replace(PLAN, augment=("flip", "shift"), seed=5))
     batch, trainer.step = trainer.data.batch(torch.arange(8)), number
-    (part,), seen = trainer.gradients.parts(batch, number, False), trainer._seen(batch)
+    (part,), seen = trainer.gradients.parts(batch, number, False), trainer.seen(batch)
     moved = augment(batch, ("flip", "shift"), generator(5, "augment", number), holes=True)
     wanted = noisy(moved, PLAN.noise, PLAN.levels, generator(5, "noise", number))
     assert torch.equal(seen.observed, wanted.observed) and torch.equal(seen.filled(), wanted.filled())
     assert torch.equal(part.noise, torch.randn(8, *SHAPE, generator=generator(5, "draw", number)))
     assert torch.equal(part.probes.get_state(), generator(5, "probe", number).get_state())
-    trainer._advance(batch)
+    trainer.advance(batch)
     assert torch.initial_seed() == generator(5, "dropout", number).initial_seed()
 
 

@@ -113,7 +113,7 @@ def test_the_best_model_is_kept(plan, monkeypatch):
     losses = iter([3.0, 1.0, math.nan, 2.0, 5.0, 1.5])
     first = plan.phases[0].steps if plan.phases else trainer.total
 
-    def validate(model, phase):
+    def validate(model):
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return {"loss": next(losses)}
 
@@ -136,7 +136,7 @@ def test_patience_ends_a_phase(plan, monkeypatch):
     first = plan.phases[0].steps if plan.phases else trainer.total
     if plan.phases:
         run(trainer, 4)
-        assert trainer.step == first and trainer.phase.name == "flow"
+        assert trainer.step == first and trainer.stage.phase.name == "flow"
     else:
         trainer.run(nothing, calls.append)
         assert trainer.step == trainer.total and calls[-1] == 3, "the end is saved"

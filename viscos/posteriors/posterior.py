@@ -59,7 +59,7 @@ class Posterior(nn.Module):
 
     @property
     def tempers(self) -> bool:
-        """Whether its deviations have a temperature, which training sets in the end (`viscos.train.tempering`)."""
+        """Whether its deviations have a temperature, which training may set in the end (`viscos.train.stages`)."""
         return False
 
     def set_temperature(self, temperature: float) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from viscos.core.batch import Incomplete
 from viscos.data.incomplete import IncompleteData
 from viscos.inference import Completions
 from viscos.posteriors import Posterior
+from viscos.train.noise import noisy
 
 ROWS = 500
 """Items that are completed, or whose latents are found, together."""
 
 
 class CompletedData:
-    """Items with holes, and what these were filled with; observed entries are those of `data`."""
+    """Items with holes, and what these were filled with; observed entries are those of `data`.
 
-    def __init__(self, data: IncompleteData) -> None:
-        self.data = data
+    `noise` and `levels` are those of training (`viscos.train.Plan`); `clean` says that the flow takes the noise off its
+    draws.
+    """
+
+    def __init__(self, data: IncompleteData, noise: float | str = 0.0, levels: int = 256, clean: bool = True) -> None:
+        self.data, self.noise, self.levels, self.clean = data, noise, levels, clean
         self.values = data.values.clone()
         """Completions (N, …); NaN where there is none yet."""
         self.drawn = data.observed.flatten(1).all(1)
@@ -46,6 +54,30 @@ class CompletedData:
         values = done.draws[0].to(batch.values.device)[ok]
         self.values[rows[ok]] = torch.where(batch.observed[ok], batch.values[ok], _sane(values))
         self.drawn[rows[ok]] = True
+
+    def carries_noise(self, rows: Tensor) -> Tensor | None:
+        """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""
+        if self.clean or self.noise == 0 or not bool(self.drawn[rows].any()):
+            return None
+        return ~self.data.observed[rows] & self.drawn[rows].view(-1, *[1] * len(self.data.shape))
+
+    def noisy(self, rows: Tensor, g: torch.Generator) -> Tensor:
+        """Completions of items with the noise of training (n, …), which those that carry it already get no more of."""
+        every = self.values[rows]
+        whole = Incomplete(every, torch.ones_like(every, dtype=torch.bool), rows)
+        values = noisy(whole, self.noise, self.levels, g).values
+        noisy_already = self.carries_noise(rows)
+        return values if noisy_already is None else torch.where(noisy_already, every, values)
+
+    def state(self) -> dict[str, Any]:
+        """What was drawn: all that a resumed run needs, for it predicts again what was predicted."""
+        rows = (self.drawn & ~self.data.observed.flatten(1).all(1)).nonzero().flatten()
+        return {"drawn": rows, "completions": self.values[rows]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave."""
+        rows = state["drawn"].cpu()
+        self.drawn[rows], self.values[rows] = True, state["completions"].cpu()
 
 
 def _sane(values: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class Trainer:
         per_epoch = self.plan.steps_per_epoch(self.items)
         self.model.train()
         for batch in self._remaining():
-            report = self._advance(batch)
+            report = self.advance(batch)
             self.step += 1
             report = self._judged(report, self.step, self.total)
             if self.step % per_epoch == 0 or self.step == self.total:
@@ -145,7 +145,7 @@ class Trainer:
         assert self.validation is not None
         model = self._trained().eval()
         with torch.no_grad():
-            scalars = self._validate(model, phase)
+            scalars = self._validate(model)
         if not scalars:
             self.model.train()
             return {}
@@ -157,17 +157,22 @@ class Trainer:
         self.model.train()
         return scalars
 
-    def _validate(self, model: Model, phase: Phase | None) -> Scalars:
+    def _validate(self, model: Model) -> Scalars:
         """What the items that are held back say of a model, without a gradient."""
-        batch, seed = self.data.batch(self._held_back).to(self.devices.device), self.plan.seed
-        if phase is None and self.step <= self.plan.pretrain:
-            return held_out_error(model, batch, seed, self.data.groups)
-        blurred = noisy(batch.to("cpu"), self.plan.noise, self.plan.levels, generator(seed, "validation noise"))
+        if self.step <= self.plan.pretrain:
+            batch = self.data.batch(self.held_back).to(self.devices.device)
+            return held_out_error(model, batch, self.plan.seed, self.data.groups)
+        return self.bound_of(model)
+
+    def bound_of(self, model: Model) -> Scalars:
+        """The bound of the items that are held back, and how far predictions of their held-out entries are off."""
+        batch, seed = self.data.batch(self.held_back), self.plan.seed
+        blurred = noisy(batch, self.plan.noise, self.plan.levels, generator(seed, "validation noise"))
         scalars = bound_loss(model, self.objective, blurred.to(self.devices.device), seed)
-        return scalars | held_out_error(model, batch, seed, self.data.groups)
+        return scalars | held_out_error(model, batch.to(self.devices.device), seed, self.data.groups)
 
     @property
-    def _held_back(self) -> Tensor:
+    def held_back(self) -> Tensor:
         """The items that are measured (n,)."""
         return torch.arange(self.items, len(self.data))[:ITEMS]
 
@@ -188,9 +193,9 @@ class Trainer:
             order = epoch_order(self.items, self.plan.seed, epoch)
             yield self.data.batch(order[within * size : (within + 1) * size])
 
-    def _advance(self, batch: Incomplete) -> Report:
-        batch = self._seen(batch).to(self.devices.device)
-        return self._descend(batch, self._gradients)
+    def advance(self, batch: Incomplete) -> Report:
+        batch = self.seen(batch).to(self.devices.device)
+        return self.descend(batch, self._gradients)
 
     def _gradients(self, batch: Incomplete) -> Scalars:
         """Leaves the gradient of a step; returns its numbers."""
@@ -201,7 +206,7 @@ class Trainer:
             scalars |= self.gradients.held_out(batch, self.step)
         return scalars
 
-    def _descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Scalars]) -> Report:
+    def descend(self, batch: Incomplete, gradients: Callable[[Incomplete], Scalars]) -> Report:
         """A step of the optimiser along what `gradients` leaves of a batch."""
         rate = self.plan.rate(self.step, self.items)
         for group in self.optimizer.param_groups:
@@ -251,13 +256,13 @@ class Trainer:
         """Steps that the average has taken in."""
         return self.step
 
-    def _seen(self, batch: Incomplete, holes: bool | None = None) -> Incomplete:
+    def seen(self, batch: Incomplete, holes: bool | None = None) -> Incomplete:
         """The batch as this step sees it: moved about, and noisy; `holes` says whether there may be any."""
         plan = self.plan
-        batch = self._moved(batch, self.model.posterior is not None if holes is None else holes)
+        batch = self.moved(batch, self.model.posterior is not None if holes is None else holes)
         return noisy(batch, plan.noise, plan.levels, generator(plan.seed, "noise", self.step))
 
-    def _moved(self, batch: Incomplete, holes: bool) -> Incomplete:
+    def moved(self, batch: Incomplete, holes: bool) -> Incomplete:
         """The batch moved about, as this step moves it."""
         return augment(batch, self.plan.augment, generator(self.plan.seed, "augment", self.step), holes=holes)
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 from viscos.core.batch import Incomplete
+from viscos.core.rng import generator
 from viscos.inference import Completions
+from viscos.posteriors.holdout import hold_out
+from viscos.train.stages.drawing import Drawing
+from viscos.train.trainer import Report
 
 DRAWS = 2
 """Of each item. Of right draws any number is as wide as it is off, so it is better to have more items."""
@@ -19,6 +26,28 @@ CELLS = 20
 """Held-out entries below which a batch says nothing: of so many independent ones in each of four batches, right draws
 end at temperatures from 0.83 to 1.13 nine times of ten; of 12, from 0.80 to 1.19; and entries of an item are not
 independent."""
+
+
+class Tempering(Drawing):
+    """Corrects the temperature of the posterior, by the items that are held back where there are any."""
+
+    @torch.no_grad()
+    def step(self, within: int) -> Report:
+        """One batch, some of whose observed entries are hidden."""
+        trainer = self.trainer
+        network = trainer.model.posterior
+        assert network is not None and network.tempers
+        rows, g = self._part(self.items, within), generator(self.plan.seed, "tempering", trainer.step)
+        batch = self.data.batch(rows).to(trainer.devices.device)  # where its draws are, which are compared with it
+        sparser = hold_out(batch, network.held_out, g, self.data.groups)
+        done = self._impute(sparser, g.initial_seed(), draws=DRAWS)
+        ratio = spread_over_skill(done, batch, sparser)
+        temperature = corrected(float(network.temperature), ratio, within)
+        network.set_temperature(trainer.devices.gather_rows([temperature])[0][0])  # the same in all processes
+        return self._solved(done, rows, {"spread_over_skill": ratio, "temperature": float(network.temperature)})
+
+    def _taken(self) -> Tensor:
+        return super()._taken() if self.trainer.validation is None else self.trainer.held_back
 
 
 def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete) -> float:
