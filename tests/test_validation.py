@@ -131,7 +131,7 @@ def test_the_best_model_is_kept(plan, monkeypatch):
 def test_patience_ends_a_phase(plan, monkeypatch):
     trainer = made(dataclasses.replace(plan, patience=2))
     losses = iter([3.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(trainer, "_validate", lambda model, phase: {"loss": next(losses)})
+    monkeypatch.setattr(trainer, "_validate", lambda model: {"loss": next(losses)})
     calls = []
     first = plan.phases[0].steps if plan.phases else trainer.total
     if plan.phases:
@@ -151,7 +151,7 @@ def test_a_phase_in_which_nothing_is_measured_has_no_early_end():
 def test_what_is_no_contraction_is_never_the_best(monkeypatch):
     trainer = made(JOINT)
     monkeypatch.setattr(trainer.model.flow.__class__, "lipschitz", lambda self: [1.0 if trainer.step == 3 else 0.9])
-    monkeypatch.setattr(trainer, "_validate", lambda model, phase: {"loss": -5.0 if trainer.step == 3 else 0.0})
+    monkeypatch.setattr(trainer, "_validate", lambda model: {"loss": -5.0 if trainer.step == 3 else 0.0})
     run(trainer)
     assert trainer.validation.record[0]["best_after_steps"] == 1
 
