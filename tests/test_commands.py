@@ -27,7 +27,7 @@ from viscos.cli import main
 from viscos.commands import impute as imputing
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.saved import unfinished
-from viscos.commands.assemble.training import refuse_other_data
+from viscos.commands.assemble.splits import refuse_other_data
 from viscos.commands.interrupt import held
 from viscos.core import atomic, progress
 from viscos.core.choices import description, names
@@ -946,7 +946,7 @@ def keyboard():
 
 def interrupted(monkeypatch, step: int, presses: int = 1, words=LONGER, number=signal.SIGINT) -> Path:
     """A run in which Ctrl-C is pressed, or another signal comes, in the middle of a step."""
-    advance = Trainer._advance
+    advance = Trainer.advance
 
     def pressed(self, batch):
         if self.step == step:
@@ -955,7 +955,7 @@ def interrupted(monkeypatch, step: int, presses: int = 1, words=LONGER, number=s
         return advance(self, batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_advance", pressed)
+        patched.setattr(Trainer, "advance", pressed)
         assert main(["train", *DEBUG, *words]) == 130
     (folder,) = Path("outputs/train").resolve().iterdir()
     time.sleep(1 - time.time() % 1)  # TensorBoard reads the files of one second in the order of their names
@@ -1045,7 +1045,7 @@ def test_sigterm_while_a_training_is_measured_says_what_goes_on(longer, monkeypa
     shutil.copytree(longer, "run")
     Path("run/metrics.json").unlink()
     with monkeypatch.context() as patched:
-        patched.setattr("viscos.commands.train._measure", kill)
+        patched.setattr("viscos.commands.training.measure", kill)
         assert main(["train", "resume=run"]) == 130
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"`viscos train resume={Path('run').resolve()}` goes on")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -1058,9 +1058,9 @@ def test_a_killed_run_goes_on_from_its_last_epoch(longer, monkeypatch):
             raise RuntimeError("the machine went down")
         return advance(self, batch)
 
-    advance = Trainer._advance
+    advance = Trainer.advance
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_advance", die)
+        patched.setattr(Trainer, "advance", die)
         assert main(["train", *DEBUG, *LONGER]) == 1
     (folder,) = Path("outputs/train").iterdir()
     assert main(["train", f"resume={folder}"]) == 0

@@ -55,7 +55,7 @@ def test_what_is_trained_leaves_what_a_flow_leaves(here):
 def test_a_quiet_fit_says_where_its_numbers_are_and_no_more(here, capsys):
     assert main(["train", "imputer=mean", *SMALL, "verbosity=quiet", "hydra.run.dir=quiet"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("numbers in ") and line.endswith("metrics.json")
+    assert line.startswith("numbers in ") and "metrics.json; curves: tensorboard" in line
 
 
 def test_it_is_measured_again_alike(here, capsys):

@@ -148,7 +148,7 @@ def test_a_job_name_is_a_file_name():
 def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
     """Ctrl-C in the second job: the first is finished, the second resumes, and all is as if nothing had been."""
     longer = ("max_steps=null", "epochs=2")
-    advance = Trainer._advance
+    advance = Trainer.advance
 
     def pressed(self, batch):
         if self.step == 5 and self.data.observed.double().mean() < 0.5:
@@ -157,7 +157,7 @@ def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_advance", pressed)
+        patched.setattr(Trainer, "advance", pressed)
         assert main([*SWEEP, *longer]) == 130
     signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.endswith("viscos train: interrupted; the same command goes on\n")
@@ -166,7 +166,7 @@ def test_an_interrupted_sweep_goes_on(monkeypatch, capsys):
     assert list(stamp) == [first / "metrics.json"]
     assert checkpoint.load(second / "checkpoint.pt")["trainer"]["step"] == 6
     steps = []
-    monkeypatch.setattr(Trainer, "_advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
+    monkeypatch.setattr(Trainer, "advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
     assert main([*SWEEP, *longer]) == 0
     assert steps == [6, 7] and times()[first / "metrics.json"] == stamp[first / "metrics.json"]
     assert main(["train", *DEBUG, "missing=0.6", "test_items=4", "draws=1", *longer]) == 0
@@ -192,9 +192,9 @@ def test_a_killed_sweep_goes_on(monkeypatch):
         process.kill()
         process.communicate()
     (saved,) = FOLDER.glob("*/checkpoint.pt")
-    done, steps, advance = checkpoint.load(saved)["trainer"]["step"], [], Trainer._advance
+    done, steps, advance = checkpoint.load(saved)["trainer"]["step"], [], Trainer.advance
     assert not times() and 2 <= done < 30
-    monkeypatch.setattr(Trainer, "_advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
+    monkeypatch.setattr(Trainer, "advance", lambda self, batch: (steps.append(self.step), advance(self, batch))[1])
     assert main(words) == 0
     assert steps == list(range(done, 30)) and len(times()) == 1
 

@@ -133,7 +133,6 @@ def test_patience_ends_a_phase(plan, monkeypatch):
     losses = iter([3.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(trainer, "_validate", lambda model: {"loss": next(losses)})
     calls = []
-    first = plan.phases[0].steps if plan.phases else trainer.total
     if plan.phases:
         run(trainer, 4)
         assert plan.place(trainer.step) == (1, 0), "the next one begins"

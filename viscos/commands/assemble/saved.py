@@ -12,7 +12,7 @@ from viscos import runs
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, complete_gaussian
 from viscos.commands.assemble.masks import Masks
-from viscos.commands.assemble.training import MASKS
+from viscos.commands.assemble.splits import MASKS
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.incomplete import IncompleteData

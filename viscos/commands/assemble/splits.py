@@ -1,0 +1,118 @@
+"""The data and masks of a run that trains: as it begins, or as its checkpoint says that it began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from viscos import runs
+from viscos.commands.assemble.data import Dataset
+from viscos.commands.assemble.masks import Masks, masks_of
+from viscos.core.errors import InputError
+from viscos.data.items import SPLITS, Data
+from viscos.data.mask_files import load_masks, mask_hash
+from viscos.data.rows import remembered
+from viscos.data.scaling import Scaling
+from viscos.data.vectors import Vectors
+from viscos.metrics.extractor import extractor_for
+from viscos.runs import own_files
+from viscos.runs.trained import read_state
+from viscos.train.devices import Devices
+
+MASKS = "masks_{split}.npz"
+"""File of a split's masks in a run folder."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Training and test items with their masks."""
+
+    cfg: dict[str, Any]
+    """The settings, with the data and the masks as a run saves them."""
+    run_dir: Path
+    dataset: Dataset
+    train: Data
+    test: Data
+    masks: dict[str, Tensor]
+    """Those of each split (N, …), bool, true where observed, in the order of its items."""
+    rows: Tensor | None
+    """Fingerprints of the training rows of a table (N,)."""
+    files: dict[str, str | None]
+    """The digest of the file or folder of the data, if it is the user's own."""
+    state: dict[str, Any] | None
+    """Of the checkpoint that the run goes on from."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds that the run has taken before this process."""
+        return 0.0 if self.state is None else float(self.state.get("seconds", 0.0))
+
+
+def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
+    """Reads what the checked settings of `viscos train` name.
+
+    Raises `InputError` where splits do not go together, where nothing is observed, and where a run that goes on finds
+    other data or masks than it began with.
+    """
+    run_dir, dataset, masks = Path(cfg["run_dir"]), Dataset(cfg["dataset"]), masks_of(cfg, usual=0.5)
+    assert masks is not None  # at the usual rate if at no other
+    train, test = _loaded(cfg, dataset, devices)
+    extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
+    cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
+    state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
+    train, test = _as_begun(state, train), _as_begun(state, test)
+    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
+    refuse_other_data(state, rows, files)
+    made = _masks(masks, run_dir, train, test, resumed=state is not None)
+    return Splits(cfg, run_dir, dataset, train, test, made, rows, files, state)
+
+
+def _loaded(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:
+    with devices.rank_zero_first():  # it may have to download them
+        train, test = dataset.load("train", cfg["train_items"]), dataset.load("test", cfg["test_items"])
+    if train.shape != test.shape:
+        raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
+    if not train.units.clamped and dataset.noise == "uniform":
+        raise InputError("dataset.noise=uniform is for the grey levels of images; give a standard deviation, e.g. 0")
+    return train, test
+
+
+def _as_begun(state: dict[str, Any] | None, data: Data) -> Data:
+    """A table with the entries that it had when the run of a checkpoint's state began, as `Scaling.aligned`.
+
+    What a column is may be found out otherwise by a later version, or after a row has changed.
+    """
+    saved = None if state is None else state.get("scaling")
+    return Scaling.from_state(saved).aligned(data) if saved is not None and isinstance(data, Vectors) else data
+
+
+def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: bool) -> dict[str, Tensor]:
+    """The masks of both splits; of a run that goes on, they must be those that it saved."""
+    made = {split: masks.of(data, split) for split, data in zip(SPLITS, (train, test), strict=True)}
+    for split, observed in made.items():
+        path = run_dir / MASKS.format(split=split)
+        if resumed and mask_hash(load_masks(path)) != mask_hash(observed):
+            raise InputError(f"{path} holds other masks than the settings give; the run cannot go on")
+    if not bool(made["train"].flatten(1).any()):
+        raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
+    return made
+
+
+def refuse_other_data(state: dict[str, Any] | None, rows: Tensor | None, files: dict[str, str | None]) -> None:
+    """Raises `InputError` if the rows of a table, or else what is in the file or folder of the data, are not what they
+    were when the run of a checkpoint's state began; the first checkpoints do not say.
+    """
+    begun = {} if state is None else state
+    if rows is not None and begun.get("rows") is not None:
+        same = torch.equal(begun["rows"].cpu(), rows)
+    else:
+        same = begun.get("files", files) == files
+    if not same:
+        raise InputError(
+            "the training data are others than the run began with, so it cannot go on; dataset.path=… says where those "
+            "are now"
+        )

@@ -1,0 +1,130 @@
+"""A flow, its inference network and its classifier learn, and are measured."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from viscos import runs
+from viscos.commands import floor
+from viscos.commands.assemble.training import Training
+from viscos.commands.interrupt import held
+from viscos.commands.report import save_density, save_samples
+from viscos.core.progress import Bar, bar, say
+from viscos.core.rng import generator
+from viscos.inference import Completions
+from viscos.report.board import Log
+from viscos.runs import checkpoint
+from viscos.runs.trained import model_state
+from viscos.train import Report
+from viscos.train.model import Model
+from viscos.train.validation import bound
+
+
+def follow(job: Training) -> dict[str, Any]:
+    """The training in a process that has nothing to write."""
+    trainer = job.trainer
+    with held() as interrupted:
+
+        def after(report: Report) -> None:
+            if report.step % job.log_every == 0:
+                trainer.certified()  # in every process: all end where it is refused
+            if trainer.anywhere(interrupted()):
+                trainer.result()
+                raise KeyboardInterrupt
+
+        trainer.run(after, lambda epoch: None)
+    return {}
+
+
+def learn(job: Training, log: Log) -> float:
+    """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes."""
+    trainer, began, means = job.trainer, time.monotonic() - job.splits.spent, job.means
+
+    def save(epoch: int = 0) -> None:
+        test = job.test
+        known = (job.gaussian, means, job.scaling, job.splits.rows)
+        result = trainer.result()
+        parts = model_state(result, job.settings, test.shape, test.classes, *known)
+        progress = {"trainer": trainer.state(result), "seconds": time.monotonic() - began}
+        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.splits.files, **progress})
+
+    save()
+    with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:
+
+        def after(report: Report) -> None:
+            scalars = report.loss | report.solver
+            if report.step % job.log_every == 0:
+                scalars |= _bound(job, report, trainer.certified())
+                log.scalars("train", scalars, report.step)
+                progress.say(_line(report, scalars), "verbose")
+            if report.validation:
+                log.scalars("validation", report.validation, report.step)
+                progress.say(_line(report, report.validation, "held back: "), "verbose")
+            shown = ("bound", "residual", "failed", "matching", "nll")
+            held_back = {f"held-back {key}": value for key, value in report.validation.items()}
+            _show(progress, report, {key: scalars[key] for key in shown if key in scalars} | held_back)
+            if trainer.anywhere(interrupted()):
+                save()
+                raise KeyboardInterrupt
+
+        trainer.run(after, save)
+    return time.monotonic() - began
+
+
+def measure(job: Training, log: Log) -> tuple[dict[str, Any], Completions | None]:
+    """What was trained, on the test split: its record, and completions of the first items; draws pictures."""
+    model, test, trainer = job.trainer.result(), job.test, job.trainer
+    record, first = job.measuring.run(model, test, job.observed, job.parts(model))
+    if len(test.shape) == 3 and (model.posterior is None or trainer.plan.phases):
+        samples = save_samples(job.run_dir / "samples.png", model.flow, test.shape, job.seed)
+        log.image("pictures/samples", samples, trainer.step)
+    if test.shape == (2,):
+        save_density(job.run_dir / "density.png", model.flow, test, job.scaling)
+    if trainer.validation is not None:
+        record["validation"] = {"items": len(trainer.data) - trainer.items, "best": trainer.validation.record}
+        for each in trainer.validation.record:
+            after = f"best on the held-back items after {each['best_after_steps']} of {each['ended_after_steps']} steps"
+            say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
+    if (found := _floor(job, model)) is not None:
+        record[floor.NAME] = found
+        say(floor.line(found))
+    record["steps"] = trainer.step
+    return record, first
+
+
+def _line(report: Report, scalars: dict[str, float], what: str = "") -> str:
+    """What a step is said to have come to."""
+    phase = "" if report.phase is None else f" ({report.phase.title})"
+    return f"step {report.step}{phase}: {what}" + "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
+
+
+def _floor(job: Training, model: Model) -> dict[str, Any] | None:
+    """How the model does on cells of a table that training hid, beside simpler imputers."""
+    if job.train is None or model.posterior is None:
+        return None
+    return floor.measured(job.train, job.trainer.data, job.parts(model), job.seed)
+
+
+def _show(progress: Bar, report: Report, scalars: dict[str, float]) -> None:
+    """How far the training is, or the phase that it is in."""
+    if report.phase is None:
+        return progress.update(report.step + 1, scalars)
+    if progress.what != report.phase.title:
+        progress.begin(report.phase.title, report.phase.steps, report.within)
+    progress.update(report.within + 1, scalars)
+
+
+@torch.no_grad()
+def _bound(job: Training, report: Report, model: Model) -> dict[str, float]:
+    """The bound (or log p) of a model in nats of some items of the batch, where it costs little."""
+    learning = "" if report.phase is None else report.phase.name
+    # Of a flow that is trained by matching, a log-determinant costs as much as many steps.
+    if model.flow.trained_by_matching or learning not in ("", "flow", "bound"):
+        return {}
+    batch = report.batch.select(torch.arange(min(16, len(report.batch))))
+    g = generator(job.seed, "monitor", report.step)
+    noise = torch.randn((1, *batch.values.shape), generator=g).to(batch.values.device)
+    return {"bound": bound(model, job.trainer.objective, batch, noise, g)}
