@@ -28,7 +28,7 @@ from viscos.runs import checkpoint
 from viscos.train import PhasedTrainer, Plan, Trainer
 from viscos.train.model import Model, build_model
 from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
-from viscos.train.stages import STAGES, stage, tempering
+from viscos.train.stages import STAGES, stage_of, tempering
 
 FLOWS = {
     "continuous": {"_target_": "viscos.flows.continuous", "steps": 2, "width": 4, "method": "euler"},
@@ -508,7 +508,7 @@ def test_a_round_in_which_nothing_is_solved_ends_the_run():
 def test_what_a_flow_has_drawn_with_the_noise_of_training_gets_no_more_of_it(flow):
     _, trainer, _ = redrawn(flow=flow)
     rows = torch.arange(8)
-    learning = stage(trainer, trainer.completions, Phase("flow", 1, round=1), 1)
+    learning = stage_of(trainer, trainer.completions, Phase("flow", 1, round=1), 1)
     seen, drawn = learning._whole(rows).values, ~pictures()[1][:8]
     same = seen == trainer.completions.values[rows]
     assert not same[~drawn].any(), "observed entries are noisy"

@@ -16,7 +16,7 @@ from viscos.train.loss import Scalars
 from viscos.train.model import Model
 from viscos.train.phases import Phase
 from viscos.train.plan import Plan
-from viscos.train.stages import Stage, stage
+from viscos.train.stages import Stage, stage_of
 from viscos.train.trainer import Report, Trainer
 
 _FORMER = {"completing": "prediction"}  # names of phases in older checkpoints
@@ -86,7 +86,7 @@ class PhasedTrainer(Trainer):
             self.optimizer.state.clear()
         self.model.train()
         self._stage = None  # what it holds may be large
-        self._stage = stage(self, self.completions, self.plan.phases[number], number)
+        self._stage = stage_of(self, self.completions, self.plan.phases[number], number)
 
     def _leave(self, phase: Phase | None, within: int) -> None:
         """Takes the averaged parameters over, or the best ones."""

@@ -22,6 +22,6 @@ STAGES: dict[str, type[Stage]] = {
 """By the name of a phase."""
 
 
-def stage(trainer: Trainer, completions: CompletedData, phase: Phase, number: int) -> Stage:
+def stage_of(trainer: Trainer, completions: CompletedData, phase: Phase, number: int) -> Stage:
     """What is done in a phase, which has this number in the plan."""
     return STAGES[phase.name](trainer, completions, phase, number)
