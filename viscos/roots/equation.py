@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.iterate import Problem
 from viscos.core.rng import rademacher
 from viscos.core.solution import Solution, Status, item_max
 from viscos.linear import Block, LinearOperator
@@ -42,6 +43,26 @@ class Invertible(Protocol):
     def links(self, y: Tensor) -> Links | None: ...
 
     def select(self, index: Tensor) -> Invertible: ...
+
+
+class Preconditioned(Problem, Protocol):
+    """An equation whose Jacobian is known about."""
+
+    def precondition(self, r: Tensor) -> Tensor:
+        """About A⁻¹ r (B, …)."""
+        ...
+
+
+class Linearised(Problem, Protocol):
+    """An equation whose Jacobian A can be solved with."""
+
+    def residual_and_cost(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual (B, …) and the evaluations of the network that it took (B,)."""
+        ...
+
+    def newton_direction(self, z: Tensor, r: Tensor, solve: LinearSolver) -> Solution:
+        """A⁻¹ r at z."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from viscos.core.iterate import iterate
 from viscos.core.rng import Generators
-from viscos.core.solution import Solution, item_max, per_item
+from viscos.core.solution import Solution, per_item
 from viscos.flows.bijection import Bijection
 from viscos.flows.layers.branch import Branch
+from viscos.flows.layers.inversion import Inversion
 from viscos.flows.layers.series import Series
 from viscos.linear import GMRES, IdentityPlus, Inverse, LinearOperator, Neumann
 from viscos.roots import Anderson
@@ -73,12 +73,12 @@ class Residual(Bijection):
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         tolerance = 1e-11 if x.dtype == torch.float64 else 2e-6
-        problem = _Inversion(self.branch, x)
+        problem = Inversion(self, x)
         found = iterate(problem, _Picard(), x, tolerance=tolerance, budget=400)
         left = (~found.converged).nonzero().flatten()
         if not len(left):
             return found
-        again = Anderson(tolerance, budget=200).solve(problem.select(left), found.value[left])  # type: ignore[arg-type]
+        again = Anderson(tolerance, budget=200).solve(problem.select(left), found.value[left])
         return found.amended(left, again)
 
     def renormalize(self, iterations: int = 1) -> None:
@@ -89,35 +89,15 @@ class Residual(Bijection):
         return [self.branch]
 
 
-@dataclass(frozen=True)
-class _Inversion:
-    """y + h(y) = x."""
-
-    branch: Branch
-    x: Tensor
-
-    def residual(self, z: Tensor) -> Tensor:
-        return z + self.branch(z) - self.x
-
-    def error(self, r: Tensor) -> Tensor:
-        return item_max(r) / item_max(self.x).clamp_min(1.0)
-
-    def precondition(self, r: Tensor) -> Tensor:
-        return r
-
-    def select(self, index: Tensor) -> _Inversion:
-        return _Inversion(self.branch, self.x[index])
-
-
 class _Picard:
     """z ← z − r(z), which converges because h is a contraction."""
 
     patience = 50
 
-    def init(self, problem: _Inversion, z: Tensor, r: Tensor) -> None:
+    def init(self, problem: Inversion, z: Tensor, r: Tensor) -> None:
         """No state."""
 
-    def step(self, problem: _Inversion, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
+    def step(self, problem: Inversion, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
         z = z - r
         return z, problem.residual(z), 1.0, None
 

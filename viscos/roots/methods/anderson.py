@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution
-from viscos.roots.equation import LatentEquation
+from viscos.roots.equation import Preconditioned
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Anderson:
     patience: int = 15
     """Evaluations without progress after which an item is stalled."""
 
-    def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
+    def solve(self, equation: Preconditioned, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …)."""
         return iterate(equation, self, start, tolerance=self.tolerance, budget=self.budget)
 
-    def init(self, problem: LatentEquation, z: Tensor, r: Tensor) -> History:
+    def init(self, problem: Preconditioned, z: Tensor, r: Tensor) -> History:
         """An empty history."""
         return History(z, problem.precondition(r), [], [])
 
     def step(
-        self, problem: LatentEquation, z: Tensor, r: Tensor, state: History
+        self, problem: Preconditioned, z: Tensor, r: Tensor, state: History
     ) -> tuple[Tensor, Tensor, float, History]:
         """One evaluation: the mixed iterate, and its residual."""
         new = state.next()

@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution, per_item
 from viscos.linear import GMRES
-from viscos.roots.equation import DataEquation, LatentEquation, LinearSolver
+from viscos.roots.equation import Linearised, LinearSolver
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class NewtonKrylov:
     """Steps without progress after which an item is stalled."""
 
     @torch.no_grad()
-    def solve(self, equation: LatentEquation | DataEquation, start: Tensor) -> Solution:
+    def solve(self, equation: Linearised, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …)."""
         r, cost = equation.residual_and_cost(start)
         left = self.budget - cost
@@ -43,9 +43,7 @@ class NewtonKrylov:
     def select(self, state: Any, index: Tensor) -> None:
         """No state."""
 
-    def step(
-        self, problem: LatentEquation | DataEquation, z: Tensor, r: Tensor, state: None
-    ) -> tuple[Tensor, Tensor, Tensor, None]:
+    def step(self, problem: Linearised, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, Tensor, None]:
         """One Newton step; costs the linearisation, its products and the trial points."""
         direction = problem.newton_direction(z, r, self.linear_solver)
         cost = direction.evaluations + 1

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from viscos.core.rng import Generators
-from viscos.core.solution import Solution, item_max
+from viscos.core.solution import Solution
 from viscos.flows.bijection import Bijection
 from viscos.flows.families.continuous.runge_kutta import METHODS, RungeKutta
 from viscos.flows.families.continuous.velocity import Velocity
+from viscos.flows.layers.inversion import Inversion
 from viscos.flows.layers.series import Series
 from viscos.linear import IdentityPlus, LinearOperator, exact_value, lanczos_value
-from viscos.roots import anderson
-from viscos.roots.equation import LinearSolver
+from viscos.roots import Anderson, NewtonKrylov
 
 _CONTRACTS = 0.05  # |∇hᵏ v| / |v| after the last term, above which a step's series is not to be trusted
 
@@ -87,10 +87,16 @@ class IntegratorStep(Bijection):
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
-        """Solves for y by Anderson acceleration of y ← x − h(y), begun with the integrator's step back in time."""
+        """Solves for y by Anderson acceleration of y ← x − h(y), begun with the integrator's step back in time.
+
+        What that leaves, Newton–Krylov gets.
+        """
         back = x + self.method.increment(self._velocity, x, self.end, self.start)
-        solver = anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=60)
-        found = solver.solve(_Inversion(self, x), back)  # type: ignore[arg-type]
+        tolerance, problem = 1e-11 if x.dtype == torch.float64 else 2e-6, Inversion(self, x)
+        found = Anderson(tolerance, budget=60).solve(problem, back)
+        left = (~found.converged).nonzero().flatten()
+        if len(left):
+            found = found.amended(left, NewtonKrylov(tolerance).solve(problem.select(left), found.value[left]))
         return replace(found, evaluations=found.evaluations + 1)
 
 
@@ -110,29 +116,3 @@ class _Increment(LinearOperator):
     def select(self, index: Tensor) -> _Increment:
         shape = torch.Size((len(index), *self.shape[1:]))
         return _Increment([stage.select(index) for stage in self.stages], self.method, self.step, shape)
-
-
-@dataclass(frozen=True)
-class _Inversion:
-    """y + h(y) = x, near the identity."""
-
-    step: IntegratorStep
-    x: Tensor
-
-    def residual(self, z: Tensor) -> Tensor:
-        return self.step(z) - self.x
-
-    def residual_and_cost(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return self.residual(z), z.new_ones(len(z))
-
-    def error(self, r: Tensor) -> Tensor:
-        return item_max(r) / item_max(self.x).clamp_min(1.0)
-
-    def precondition(self, r: Tensor) -> Tensor:
-        return r
-
-    def newton_direction(self, z: Tensor, r: Tensor, solve: LinearSolver) -> Solution:
-        return solve(self.step.linearize(z)[1], r)
-
-    def select(self, index: Tensor) -> _Inversion:
-        return _Inversion(self.step, self.x[index])
