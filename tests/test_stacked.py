@@ -135,12 +135,12 @@ def test_weights_are_the_best_convex_ones():
     assert HeldOut(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(("spread", "off"), [(1.0, 0.0), (0.5, 0.0), (2.0, 0.0), (1.0, 3.0)])
-def test_the_width_makes_intervals_cover(spread, off):
+@pytest.mark.parametrize(("spread", "off", "count"), [(1.0, 0.0, 64), (0.5, 0.0, 400), (2.0, 0.0, 400), (1.0, 3.0, 64)])
+def test_the_width_makes_intervals_cover(spread, off, count):
     """Draws of a deviation that is not the truth's, and about a centre that the combined mean moves."""
     g = torch.Generator().manual_seed(0)
     truth = torch.randn(4000, generator=g)
-    draws = off + spread * torch.randn(400, 4000, generator=g)
+    draws = off + spread * torch.randn(count, 4000, generator=g)
     held = HeldOut(truth, torch.full((4000, 1), off), draws)
     assert held.width(torch.zeros(1)) == pytest.approx(1 / spread, rel=0.04)
 
@@ -236,7 +236,7 @@ def test_a_cell_of_which_one_draw_failed_counts_for_the_width():
     draws = torch.linspace(-1, 1, 41)[:, None].expand(41, 100).clone()
     draws[20, :50] = NAN
     held = HeldOut(torch.full((100,), 0.5), torch.zeros(100, 1), draws)._finite()
-    assert len(held.truth) == 100 and held.width(torch.zeros(1)) == pytest.approx(0.5 / 0.9, rel=0.02)
+    assert len(held.truth) == 100 and held.width(torch.zeros(1)) == pytest.approx(0.5 / 0.945, rel=0.003)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (2, 20)])

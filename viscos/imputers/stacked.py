@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
+from viscos.core.quantiles import quantiles
 from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
 from viscos.data.incomplete import IncompleteData
@@ -155,7 +156,7 @@ class HeldOut:
         if rank > cells:
             return 1.0
         away, centre = self.truth - self.means @ weights, self.means[:, 0]
-        low, high = (self.draws.nanquantile((1 + sign * LEVEL) / 2, 0) for sign in (-1, 1))
+        low, high = quantiles(self.draws, torch.tensor([1 - LEVEL, 1 + LEVEL]) / 2)
         reach = torch.where(away > 0, high - centre, centre - low).clamp_min(1e-6)
         return min(max(float((away.abs() / reach).sort().values[rank - 1]), _NARROW), _WIDE)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.quantiles import quantiles as of_draws
 from viscos.inference.imputation import Completions
 from viscos.inference.terms import Terms, Values
 
@@ -32,16 +33,12 @@ def deviation(done: Completions, observed: Tensor) -> Tensor:
 def quantiles(done: Completions, q: float | Sequence[float]) -> Tensor:
     """Quantiles of the draws that were solved, (B, …), or (n, B, …) of several; NaN on H where none was.
 
-    Raises `InputError` for a share outside [0, 1].
+    They are placed as in `viscos.core.quantiles`. Raises `InputError` for a share outside [0, 1].
     """
     shares = torch.as_tensor(q, dtype=done.draws.dtype, device=done.draws.device)
     if shares.dim() > 1 or not bool(((shares >= 0) & (shares <= 1)).all()):
         raise InputError(f"quantiles are of shares between 0 and 1, got {q}")
-    # One item after the other: torch takes the quantiles of so many numbers at once only.
-    items = [done.draws[:, i].nanquantile(shares, 0) for i in range(done.draws.shape[1])]
-    found = torch.stack(items, shares.dim()) if items else done.draws.new_zeros(*shares.shape, *done.draws.shape[1:])
-    same = (done.draws == done.draws[:1]).all(0)  # on O, bit for bit
-    return torch.where(same, done.draws[0], found)
+    return of_draws(done.draws, shares.view(-1)).view(*shares.shape, *done.draws.shape[1:])
 
 
 @dataclass(frozen=True)
