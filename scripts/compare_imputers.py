@@ -29,6 +29,7 @@ from viscos.core.choices import description
 from viscos.data.items import Data
 from viscos.data.masks import Mask
 from viscos.imputers import Imputer
+from viscos.imputers.cost import averaged
 from viscos.inference import Completions
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference
 from viscos.metrics.metric import measured
@@ -149,7 +150,7 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
         "passes_a_draw": passes / draws,
         "seconds_a_draw": seconds / draws,
         "failed": failed / draws,
-        "notes": {key: float(torch.cat(each).mean()) for key, each in notes.items()},
+        "notes": {name: value for key, each in notes.items() for name, value in averaged(key, torch.cat(each)).items()},
         "commit": commit(),
     }
 

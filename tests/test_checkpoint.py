@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
+import math
 import os
 import pickle
 import re
@@ -299,6 +301,10 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         atomic.write_json(path, {"a": object()})
     assert path.read_text() == '{\n  "a": 1\n}\n'
+    assert json.loads(atomic.write_json(path, {"a": [1.5, math.nan], "b": math.inf}).read_text()) == {
+        "a": [1.5, None],
+        "b": None,
+    }
 
 
 def test_what_a_killed_write_left_is_removed_and_a_write_that_goes_on_is_left_alone(tmp_path):

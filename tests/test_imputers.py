@@ -326,6 +326,9 @@ def test_what_all_of_them_keep(name):
     assert done.mean().isfinite().all() and torch.equal(done.mean()[~HOLES], TABLE.values[~HOLES])
     alone = imputer.impute(batch.select(slice(7, 9))).mean()
     torch.testing.assert_close(alone, done.mean()[7:9])
+    nothing = incomplete(MIXED[:1].float(), torch.zeros(1, 3, dtype=torch.bool))
+    joined = incomplete(MIXED[:5].float(), torch.cat([nothing.observed, ~HOLES[1:5]]))
+    torch.testing.assert_close(imputer.impute(nothing).mean(), imputer.impute(joined).mean()[:1])
     with pytest.raises(InputError, match="fitted to"):
         imputer.impute(incomplete(VALUES[:, :2], OBSERVED[:, :2]))
 
@@ -400,6 +403,19 @@ def test_given_draws_are_measured_as_they_are():
     assert row["pooled"] == pytest.approx(float(expected), rel=1e-5)
     assert coverage.record()["coverage"]["theirs_draw"]["failed_draws_left_out"] == 1
     assert [kind.label for kind in kinds_of(imputer)] == ["theirs, mean", "theirs, one draw"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_given_draw_that_has_failed_is_nowhere_in_the_mean(value):
+    """Not where it is finite either, and the evaluation goes on."""
+    draws = torch.tensor([[[0.5, 1.0, value]], [[0.5, 3.0, 4.0]]])
+    batch = incomplete(torch.tensor([[0.5, 9.0, 9.0]]), torch.tensor([[True, False, False]]))
+    done = GivenImputer("theirs", draws).impute(batch)
+    assert done.ok.tolist() == [[False], [True]] and done.mean().tolist() == [[0.5, 3.0, 4.0]]
+    errors = Errors(Vectors("toy", batch.values, None, 0))
+    truth = Vectors("toy", torch.tensor([[0.5, 3.0, 4.0]]), None, 0)
+    errors.update(GivenImputer("theirs", draws), done, measured(truth, torch.arange(1), batch.observed))
+    assert errors.record()["rmse"]["theirs_mean"]["pooled"] == 0
 
 
 def test_given_draws_of_other_items_are_refused():

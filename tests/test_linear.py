@@ -308,6 +308,9 @@ def test_operators_against_dense_matrices(name):
     for picked in (A.select(index), A.T.select(index).T, twice):
         assert torch.allclose(dense(picked, like), matrix[index], atol=1e-11)
         assert torch.allclose(dense(picked.T, like), matrix[index].mT, atol=1e-11)
+    again, v = torch.tensor([2, 0, 2, 2]), normal(4, 2, 3, seed=8)
+    wanted = (matrix[again] @ v.flatten(1).unsqueeze(-1)).view_as(v)
+    assert torch.allclose(A.select(again).mv(v), wanted, atol=1e-11), "an item as often as it is asked for"
 
 
 def test_the_determinant_of_a_block_is_that_of_the_submatrix():

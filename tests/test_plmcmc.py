@@ -152,14 +152,36 @@ def test_chains_that_never_moved_are_not_in_the_mean():
 @pytest.mark.parametrize(("keeps", "worth"), [(0.0, 1.0), (0.9, 0.1 / 1.9)])
 def test_the_effective_sample_size_is_that_of_an_autoregression(keeps, worth):
     """(1 − ρ)/(1 + ρ) of n states, up to what batches of finite length miss."""
-    n, draws = 2500, 8
+    n, draws = 2500, 40
     noise, y = normal(n, draws, 4, seed=5), torch.zeros(draws, 4, dtype=F64)
     moments = _Moments(y, n)
     for each in noise:
         y = keeps * y + (1 - keeps**2) ** 0.5 * each
         moments.add(y)
-    size = float(moments.effective_size(draws, torch.ones(1, 4, dtype=torch.bool)))
-    assert size == pytest.approx(draws * n * worth, rel=0.3)
+    found = moments.mixing(draws, torch.ones(1, 4, dtype=torch.bool))
+    assert float(found["effective_sample_size"]) == pytest.approx(draws * n * worth, rel=0.3)
+    assert float(found["r_hat"]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [250, 4000])
+def test_chains_that_hardly_move_are_worth_no_more_draws_than_there_are_chains(n):
+    """However long: batches within a chain alone would say 86 for 250 steps, and 300 for 4,000."""
+    draws = 5
+    y = normal(draws, 4, seed=1)
+    moments = _Moments(y, n)
+    for each in normal(n, draws, 4, seed=2):
+        y = y + 0.1 * each / n**0.5
+        moments.add(y)
+    found = moments.mixing(draws, torch.ones(1, 4, dtype=torch.bool))
+    assert 4 < float(found["effective_sample_size"]) < 5.5 and float(found["r_hat"]) > 5
+
+
+def test_one_chain_says_nothing_of_how_it_mixes():
+    moments = _Moments(torch.zeros(1, 4, dtype=F64), 100)
+    for each in normal(100, 1, 4, seed=3):
+        moments.add(each)
+    assert all(bool(each.isnan()) for each in moments.mixing(1, torch.ones(1, 4, dtype=torch.bool)).values())
+    assert all(bool(each.isfinite()) for each in moments.mixing(1, torch.zeros(1, 4, dtype=torch.bool)).values())
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 1}, {"sigma": 0.0}, {"scale": -1.0}, {"resample": 1.5}])

@@ -278,3 +278,15 @@ def test_no_cell_is_held_out_of_a_few_and_no_fit_sees_what_it_is_judged_by(monke
     few = IncompleteData(VALUES[:5], torch.ones(5, 3, dtype=torch.bool))
     *_, alone = completing(few, "continuous", 2, 0, False)
     assert not judged and alone.weights.tolist() == [1, 0, 0] and alone.width == 1
+
+
+def test_a_mean_costs_what_those_take_that_share_in_it():
+    class Dear(Constant):
+        def best_mean(self, batch, draws, seed=0):
+            filled = batch.filled(torch.full_like(batch.values, self.number))
+            return Completions.checked(filled[None], batch, 5.0)
+
+    batch = DATA.batch(torch.arange(3))
+    for weights, cost in ([0.5, 0.5, 0.0], 10.0), ([0.0, 0.5, 0.5], 5.0):
+        made = StackedImputer([Dear(0.0), Dear(1.0), Constant(2.0)], torch.tensor(weights), 1.0)
+        assert made.best_mean(batch, 4).solution.evaluations.tolist() == [cost] * 3

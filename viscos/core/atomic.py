@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -52,9 +53,17 @@ def write(path: str | Path, writer: Callable[[Path], Any]) -> Path:
 
 
 def write_json(path: str | Path, record: Any) -> Path:
-    """Writes `record` as indented JSON, whole or not at all."""
-    text = json.dumps(record, indent=2, sort_keys=False) + "\n"
+    """Writes `record` as indented JSON, whole or not at all; a number that is not finite as null, as JSON has none."""
+    text = json.dumps(_finite(record), indent=2, sort_keys=False, allow_nan=False) + "\n"
     return write(path, lambda p: p.write_text(text))
+
+
+def _finite(record: Any) -> Any:
+    if isinstance(record, dict):
+        return {key: _finite(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [_finite(value) for value in record]
+    return None if isinstance(record, float) and not math.isfinite(record) else record
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def quantiles(draws: Tensor, shares: Tensor) -> Tensor:
-    """Of draws (K, …), NaN where there is none, the quantiles of `shares` in [0, 1] (n,): (n, …); NaN where none is.
+    """The quantiles of `shares` in [0, 1] (n,) of draws (K, …), NaN where there is none: (n, …), NaN where none is.
 
     That of q is at place q (K + 1) in the order of the draws, between two of them by a straight line: a further draw
     lies below it with probability q, whatever the law, where the place is a whole number (Hyndman and Fan, 1996, their

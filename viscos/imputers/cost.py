@@ -37,7 +37,10 @@ class Cost:
             self.notes.setdefault(name, []).append(each.double().cpu())
 
     def record(self) -> dict[str, Any]:
-        """Means over the items, of all draws of an item together; plain."""
+        """Means over the items, of all draws of an item together; plain.
+
+        Of a note, over the items that have one: None where none has, and `<name>_unknown` counts the others.
+        """
         items = max(1, self.items)
         record: dict[str, Any] = {
             "network_passes_an_item": self.evaluations * self.passes / items,
@@ -47,4 +50,13 @@ class Cost:
         }
         if self.fit_seconds is not None:
             record["fit_seconds"] = round(self.fit_seconds, 2)
-        return record | {name: float(torch.cat(each).mean()) for name, each in self.notes.items()}
+        for name, each in self.notes.items():
+            record |= averaged(name, torch.cat(each))
+        return record
+
+
+def averaged(name: str, each: Tensor) -> dict[str, Any]:
+    """The mean of the numbers (n,) that are finite, None if none is, under `name`; and how many are not, if any."""
+    finite = each[each.isfinite()].double()
+    unknown = {f"{name}_unknown": len(each) - len(finite)} if len(finite) < len(each) else {}
+    return {name: float(finite.mean()) if len(finite) else None} | unknown

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.labels import Kind
-from viscos.core.solution import Solution, Status
 from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
 
@@ -34,12 +30,7 @@ class GivenImputer(Imputer):
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         """All draws that there are of each item, whatever number is asked for."""
         self.check(batch)
-        given = self.draws[:, batch.index.cpu()].to(batch.values)
-        completed = torch.where(batch.observed, batch.values, given)
-        solved = Solution.exact(completed.flatten(0, 1))
-        whole = completed.isfinite().flatten(2).all(2).flatten()
-        status = torch.where(whole, solved.status, int(Status.NON_FINITE))
-        return Completions(completed, None, replace(solved, status=status))
+        return Completions.checked(self.draws[:, batch.index.cpu()].to(batch.values), batch)
 
     def check(self, batch: Incomplete) -> None:
         """Raises `InputError` unless there are draws of the items of `batch`, made from what it observes."""

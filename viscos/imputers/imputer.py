@@ -40,7 +40,7 @@ class Imputer:
     passes: int = 1
     """Passes of a network in one of the evaluations that its verdicts count, for comparisons at equal cost."""
     gradients: bool = False
-    """Whether it takes a gradient through each of them, which costs about two more."""
+    """Whether it takes a gradient through each of them, which costs about one more."""
 
     def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> Imputer:
         """Learns from the observed entries of training data; returns itself.

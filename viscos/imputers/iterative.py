@@ -13,7 +13,8 @@ from viscos.imputers.columnwise import ColumnwiseImputer
 class IterativeImputer(ColumnwiseImputer):
     """Fills hidden entries by chained ridge regressions (van Buuren and Groothuis-Oudshoorn, 2011).
 
-    Each entry is regressed on the `features` others that correlate with it most, in `rounds` rounds.
+    Each entry is regressed on `features` others in `rounds` rounds: on all if there are no more, else on some that
+    scikit-learn draws anew each time, the more likely the larger their correlation.
     """
 
     name, label = "iterative", "chained regressions"

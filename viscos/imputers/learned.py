@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.core.solution import Solution, Status
 from viscos.data.incomplete import IncompleteData
 from viscos.imputers.imputer import Imputer, Progress, quiet
 from viscos.inference import Completions
@@ -170,11 +169,7 @@ class LearnedImputer(Imputer):
             raise InputError(f"items have shape {seen}; this imputer was fitted to {tuple(self.rows.shape)}")
         at = batch.to(self.device)
         rows = self.complete(self.rows.enter(at), at, draws, seed, purpose)
-        completed = torch.where(batch.observed, batch.values, self.rows.leave(rows).to(batch.values))
-        solved = Solution.exact(completed.flatten(0, 1), self.evaluations())
-        whole = completed.isfinite().flatten(2).all(2).flatten()
-        status = torch.where(whole, solved.status, int(Status.NON_FINITE))
-        return Completions(completed, None, replace(solved, status=status))
+        return Completions.checked(self.rows.leave(rows).to(batch.values), batch, self.evaluations())
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
         return self.impute(batch, draws, seed)  # there are no antithetic twins
@@ -183,7 +178,7 @@ class LearnedImputer(Imputer):
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
     """Lets torch draw initial parameters that depend on (seed, key) alone; its own generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(generator(seed, *key).initial_seed())
         yield
 

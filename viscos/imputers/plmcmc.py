@@ -34,9 +34,10 @@ class PLMCMCImputer(OnFlow):
     latent by normal steps of `scale`. A chain starts at a sample of the flow whose observed entries are put right.
 
     A draw is a chain's last state, with the observed entries themselves; one whose chain never moved has failed. The
-    mean is that of the second halves of the others. The acceptance rate is of a chain's steps; the effective sample
-    size, of an item's chains together, is by means of batches (Flegal and Jones, 2010), the median over hidden entries:
-    it sees what a chain has not forgotten, and not that chains may be in different modes.
+    mean is that of the second halves of the others. The acceptance rate is of a chain's steps. The effective sample
+    size, of an item's chains together, is the less of what means of batches within the chains say (Flegal and Jones,
+    2010) and of what the chains' own means do, and R̂ is that of Gelman and Rubin (1992), 1 for chains that agree; both
+    are medians over hidden entries, and NaN for one chain, which cannot tell whether it moved far enough.
     Where the flow estimates its log-determinant, each chain has probes of its own for all its steps: the target is that
     of a fixed estimate. The authors use 500 to 3000 steps and 5 chains.
     """
@@ -121,8 +122,8 @@ class PLMCMCImputer(OnFlow):
         completed = torch.where(ok | batch.observed, completed, torch.nan)
         notes = {
             "acceptance": rate.view(draws, -1).mean(0),
-            "observed_error": observed_error(y, batch),
-            "effective_sample_size": moments.effective_size(draws, batch.hidden),
+            "observed_error": observed_error(state.y.view(shape), batch),
+            **moments.mixing(draws, batch.hidden),
         }
         mean = torch.where(ok, moments.mean.view(shape), 0).sum(0) / ok.sum(0)  # NaN where all chains failed
         expected = torch.where(batch.observed, like, mean)
@@ -208,16 +209,34 @@ class _Moments:
         """The mean of each chain (K·B, …)."""
         return self.origin + self.sums / self.count
 
-    def effective_size(self, draws: int, hidden: Tensor) -> Tensor:
-        """Independent draws that all chains of an item are worth (B,): the median over its `hidden` entries (B, …).
+    def mixing(self, draws: int, hidden: Tensor) -> dict[str, Tensor]:
+        """Tells `effective_sample_size`, the independent draws that an item's chains are worth, and `r_hat` (B,).
 
-        n s² / (b v) of a chain, with s² the variance of its n states and v that of the means of its batches of b. An
-        entry in which no chain has moved is worth none.
+        Medians over an item's `hidden` entries (B, …). With s² the variance of a chain's n states, W its mean over K
+        chains, V the variance of their means, and v that of the means of a chain's batches of b:
+
+            V⁺ = W (n − 1)/n + V,    R̂ = (V⁺/W)^½,    the lesser of K n W / (b v) and K V⁺/V.
+
+        An entry in which no chain has moved is worth no draw.
         """
         n, b, m = self.count, self.size, self.batches
-        s = (self.squares / n - (self.sums / n).square()).clamp_min(0)
-        v = (self.between / m - (self.whole / (m * b)).square()).clamp_min(0) * (m / max(1, m - 1))
-        s, v = (part.view(draws, *hidden.shape).mean(0) for part in (s, v))
-        size = torch.where(s > 0, draws * n * s / (b * v).clamp_min(torch.finfo(s.dtype).tiny), 0)
-        size = size.clamp_max(draws * n).masked_fill(~hidden, torch.nan).flatten(1)
-        return size.nanmedian(1).values.nan_to_num(draws * n)
+        within = (self.squares / n - (self.sums / n).square()).clamp_min(0) * (n / max(1, n - 1))
+        batches = (self.between / m - (self.whole / (m * b)).square()).clamp_min(0) * (m / max(1, m - 1))
+        within, batches = (part.view(draws, *hidden.shape).mean(0) for part in (within, batches))
+        means = self.mean.view(draws, *hidden.shape)
+        between = means.var(0) if draws > 1 else torch.full_like(means[0], torch.nan)
+        tiny = torch.finfo(within.dtype).tiny
+        pooled = within * (n - 1) / n + between
+        size = torch.minimum(draws * n * within / (b * batches).clamp_min(tiny), draws * pooled / between)
+        size = torch.where(within > 0, size.clamp_max(draws * n), 0)
+        r_hat = torch.where(within > 0, pooled / within.clamp_min(tiny), torch.inf).sqrt()
+        return {
+            "effective_sample_size": self._median(size if draws > 1 else between, hidden, draws * n),
+            "r_hat": self._median(r_hat, hidden, 1.0),
+        }
+
+    @staticmethod
+    def _median(values: Tensor, hidden: Tensor, otherwise: float) -> Tensor:
+        """That of an item's `hidden` entries (B,); `otherwise` where nothing is hidden."""
+        median = values.masked_fill(~hidden, torch.nan).flatten(1).nanmedian(1).values
+        return torch.where(hidden.flatten(1).any(1), median, otherwise)

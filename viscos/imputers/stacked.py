@@ -53,25 +53,31 @@ class StackedImputer(Imputer):
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         done = self.imputers[0].impute(batch, draws, seed, purpose)
         centre = self.imputers[0].best_mean(batch, DRAWS, seed)
-        mean = self._combined(batch, DRAWS, seed, centre.mean())
+        mean, _ = self._combined(batch, DRAWS, seed, centre)
         moved = torch.where(batch.observed, batch.values, mean + self.width * (done.draws - centre.mean()))
         return replace(done, draws=moved, latents=None, expected=mean, solution=_placed(done, centre, moved))
 
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
-        mean = self._combined(batch, draws, seed)
+        mean, evaluations = self._combined(batch, draws, seed)
         done = Completions.exact(mean[None], mean)
         failed = mean.isnan().flatten(1).any(1)
         status = torch.where(failed, int(Status.STALLED), done.solution.status)
-        return replace(done, solution=replace(done.solution, status=status))
+        return replace(done, solution=replace(done.solution, status=status, evaluations=evaluations))
 
-    def _combined(self, batch: Incomplete, draws: int, seed: int, first: Tensor | None = None) -> Tensor:
-        """The weighted mean (B, …), of imputers that have a share alone; `first` is the first one's, if it is known."""
-        total = torch.zeros_like(batch.values)
+    def _combined(
+        self, batch: Incomplete, draws: int, seed: int, first: Completions | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted mean (B, …), of imputers that have a share alone, and the evaluations of all (B,).
+
+        `first` are the first one's completions, if they are known.
+        """
+        total, evaluations = torch.zeros_like(batch.values), batch.values.new_zeros(len(batch))
         for k, (imputer, weight) in enumerate(zip(self.imputers, self.weights.tolist(), strict=True)):
             if weight > 0:
-                known = k == 0 and first is not None
-                total = total + weight * (first if known else imputer.best_mean(batch, draws, seed).mean())
-        return torch.where(batch.observed, batch.values, total)
+                done = first if k == 0 and first is not None else imputer.best_mean(batch, draws, seed)
+                total = total + weight * done.mean()
+                evaluations = evaluations + done.solution.evaluations.view(len(done.draws), -1).sum(0)
+        return torch.where(batch.observed, batch.values, total), evaluations
 
 
 def _placed(done: Completions, centre: Completions, moved: Tensor) -> Solution:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.rng import item_noise
-from viscos.core.solution import Solution
+from viscos.core.solution import Solution, Status
 from viscos.flows.flow import Flow
 from viscos.inference.completion import complete
 from viscos.inference.draws import repeat, repeated
@@ -41,6 +41,21 @@ class Completions:
     def exact(cls, draws: Tensor, expected: Tensor) -> Completions:
         """Draws (K, B, …) for which nothing had to be solved, and the conditional mean (B, …)."""
         return cls(draws, None, Solution.exact(draws.flatten(0, 1)), expected=expected)
+
+    @classmethod
+    def checked(
+        cls, draws: Tensor, batch: Incomplete, evaluations: float = 0.0, notes: dict[str, Tensor] | None = None
+    ) -> Completions:
+        """Draws (K, B, …) for which nothing had to be solved, with what is observed put in its place.
+
+        One that is not finite has failed, and is NaN wherever something is hidden.
+        """
+        completed = torch.where(batch.observed, batch.values, draws)
+        whole = completed.isfinite().flatten(2).all(2)
+        kept = whole.view(*whole.shape, *[1] * (draws.dim() - 2)) | batch.observed
+        found = Solution.exact(completed.flatten(0, 1), evaluations)
+        status = torch.where(whole.flatten(), found.status, int(Status.NON_FINITE))
+        return cls(torch.where(kept, completed, torch.nan), None, replace(found, status=status), notes=notes)
 
     @property
     def ok(self) -> Tensor:

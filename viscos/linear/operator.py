@@ -79,9 +79,15 @@ class _Selected(LinearOperator):
         self.shape = torch.Size((len(index), *base.shape[1:]))
 
     def _through(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
-        full = v.new_zeros(self.base.shape)
-        full[self.index] = v
-        return product(full)[self.index]
+        found, left = torch.empty_like(v), torch.ones_like(self.index, dtype=torch.bool)
+        while bool(left.any()):  # once for each time that the same item is asked for
+            full, rows = v.new_zeros(self.base.shape), left.nonzero().flatten()
+            last = rows.new_full((len(full),), -1).index_copy(0, self.index[rows], rows)
+            rows = last[last >= 0]
+            full[self.index[rows]] = v[rows]
+            found[rows] = product(full)[self.index[rows]]
+            left[rows] = False
+        return found
 
     def mv(self, v: Tensor) -> Tensor:
         return self._through(self.base.mv, v)

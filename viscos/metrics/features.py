@@ -43,7 +43,7 @@ class Reference:
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """(B, size), on the extractor's device, of images (B, C, H, W)."""
-        return self.extractor.features(images.to(next(self.extractor.parameters()).device))
+        return self.extractor.features(images.to(next(self.extractor.parameters())))
 
 
 class FeatureStatistics:

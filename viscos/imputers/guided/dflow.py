@@ -9,15 +9,20 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.labels import Kind
+from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
 from viscos.imputers.guided.walk import GuidedImputer, Walk, angles
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba, 2015)
 
 
 class DFlowImputer(GuidedImputer):
     """D-Flow (Ben-Hamu et al., 2024): gradient descent on the latent x of |u^O − u^O(x)|², through the flow.
 
-    u(x) is by `steps` Euler steps from noise to data. The descent is by Adam from a random x, where the paper takes
-    L-BFGS; it is what keeps x near the prior, with a weight of `prior` on |x|².
+    u(x) is by `steps` Euler steps from noise to data. The descent begins at a random x, and it is what keeps x near the
+    prior, with a weight of `prior` on |x|². Where the paper takes L-BFGS it is by Adam, with one second moment for an
+    item, that of the first term's gradient: with one for each entry, those that the observation does not touch would go
+    to 0 as fast as others go to what is observed, by that weight alone. Where nothing is observed x stays as it is.
     """
 
     name, label = "d_flow", "D-Flow"
@@ -40,15 +45,24 @@ class DFlowImputer(GuidedImputer):
         self.steps, self.iterations, self.learning_rate, self.prior = steps, iterations, learning_rate, prior
 
     def walk(self, walk: Walk) -> Tensor:
-        with torch.enable_grad():
-            x = walk.noise(0).clone().requires_grad_(True)
-            optimizer = torch.optim.Adam([x], self.learning_rate)
-            for _ in range(self.iterations):
-                errors = torch.where(walk.observed, walk.target - self._end(walk, x), 0).square().sum()
-                optimizer.zero_grad()
-                x.grad = torch.autograd.grad(errors + self.prior * x.square().sum(), x)[0]
-                optimizer.step()
-        return self._end(walk, x.detach())
+        x = walk.noise(0)
+        mean, square = torch.zeros_like(x), x.new_zeros(len(x))
+        for k in range(1, self.iterations + 1):
+            slope = self._slope(walk, x)
+            square = torch.lerp(slope.square().flatten(1).mean(1), square, _BETAS[1])
+            mean = torch.lerp(slope + 2 * self.prior * x, mean, _BETAS[0])
+            size = (square / (1 - _BETAS[1] ** k)).sqrt()
+            step = mean / (1 - _BETAS[0] ** k) / per_item(size.clamp_min(_EPSILON), x)
+            x = torch.where(per_item(size > 0, x), x - self.learning_rate * step, x)
+        return self._end(walk, x)
+
+    @torch.enable_grad()
+    def _slope(self, walk: Walk, x: Tensor) -> Tensor:
+        """The gradient of |u^O − u^O(x)|² (K·B, …)."""
+        x = x.detach().requires_grad_(True)
+        errors = torch.where(walk.observed, walk.target - self._end(walk, x), 0).square().sum()
+        (slope,) = torch.autograd.grad(errors, x)
+        return slope
 
     def _end(self, walk: Walk, x: Tensor) -> Tensor:
         """u at θ = 0 of the latent x at π/2, by Euler steps."""

@@ -19,7 +19,8 @@ class DPSImputer(GuidedImputer):
     """DPS (Chung et al., 2023, algorithm 1): each step is pulled so that its predicted end fits what is observed.
 
     After an ancestral step from θ to θ', z' ← z' − ζ ∇_z |u^O − û^O(z)|² / |u^O − û^O(z)|, through the network. `scale`
-    is ζ; the paper takes 1000 steps and ζ about 1.
+    is ζ; the paper takes 1000 steps and ζ about 1, for images: such a step is about 2 ζ long, which is far for few
+    entries.
     """
 
     name, label = "dps", "DPS"

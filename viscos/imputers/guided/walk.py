@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import item_noise
-from viscos.core.solution import Solution, Status
 from viscos.flows.families.continuous.flow import Continuous
 from viscos.flows.families.continuous.steps import IntegratorStep
 from viscos.flows.flow import Flow
@@ -131,13 +130,8 @@ class GuidedImputer(OnFlow):
         target = denoiser.standardise(batch.filled()).masked_fill(batch.hidden, 0)
         target, observed = (part.expand(draws, *part.shape).flatten(0, 1) for part in (target, batch.observed))
         y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise)))
+        notes = {"observed_error": observed_error(y.view(draws, *like.shape), batch)}
         if self.noise > 0:
             assert isinstance(self.of, Continuous)
             y = self.of.denoised(y, self.noise)
-        y = y.view(draws, *like.shape)
-        completed = torch.where(batch.observed, like, y)
-        found = Solution.exact(completed.flatten(0, 1), float(denoiser.passes))
-        sane = completed.isfinite().flatten(2).all(2).flatten()
-        status = torch.where(sane, found.status, int(Status.NON_FINITE))
-        notes = {"observed_error": observed_error(y, batch)}
-        return Completions(completed, None, replace(found, status=status), notes=notes)
+        return Completions.checked(y.view(draws, *like.shape), batch, float(denoiser.passes), notes)

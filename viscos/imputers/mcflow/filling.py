@@ -12,11 +12,11 @@ QUANTILES = 101
 
 def quantiles(rows: Tensor, observed: Tensor) -> Tensor:
     """Quantiles (`QUANTILES`, d) of the observed entries of each column of rows (N, d); of an unobserved column, 0."""
-    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
+    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64, device=rows.device)
     columns = []
     for column, known in zip(rows.double().T, observed.T, strict=True):
         seen = column[known]
-        columns.append(torch.quantile(seen, levels) if len(seen) else torch.zeros(QUANTILES, dtype=torch.float64))
+        columns.append(torch.quantile(seen, levels) if len(seen) else torch.zeros_like(levels))
     return torch.stack(columns, 1).to(rows)
 
 
