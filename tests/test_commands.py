@@ -487,9 +487,18 @@ def test_eval_measures_completions_by_another_method(trained, capsys):
     name = made.name
     for mine, theirs in (("mean", f"{name}_mean"), ("draw", f"{name}_draw")):
         assert record["rmse"][theirs]["pooled"] == pytest.approx(record["rmse"][mine]["pooled"], rel=1e-5)
+    for metric in ("energy", "spread_skill"):  # of the first of each pair alone
+        mine, theirs = (record[metric][key] for key in ("draw", f"{name}_draw"))
+        assert theirs["value"] == pytest.approx(mine["value"], rel=1e-4) and theirs["draws"] == mine["draws"] == 2
+    assert name not in record["cost"] and "viscos" in record["cost"], "nobody knows what it took"
     with np.load(made / "completions.npz") as arrays:
         np.savez("shuffled.npz", draws=arrays["draws"][:, ::-1])
     assert "differs from it where it is observed" in refused(capsys, *eval, "completions=shuffled.npz")
+    with np.load(made / "completions.npz") as arrays:
+        np.savez("single.npz", draws=arrays["draws"][0])
+        np.savez("open.npz", draws=np.where(arrays["observed"], np.nan, arrays["draws"]))
+    assert "give draws[None]" in refused(capsys, *eval, "completions=single.npz")
+    assert "is NaN where it is observed; fill in" in refused(capsys, *eval, "completions=open.npz")
     assert "take items=5" in refused(capsys, *eval, f"completions={made}", "items=6")
     assert "no file of completions" in refused(capsys, *eval, "completions=nowhere.npz")
 

@@ -708,6 +708,23 @@ def test_what_imputed_entries_count(shape, hides, given, weight):
     assert plan_of(cfg, 95, hides, NETWORK).imputed_weight == cfg["imputed_weight"] == weight
 
 
+@pytest.mark.parametrize(
+    ("shape", "items", "matches", "given", "rounds"),
+    [
+        (IMAGE, 9_999, True, None, 2),
+        (IMAGE, 10_000, True, None, 0),
+        (IMAGE, 10_000, False, None, 2),
+        ((5,), 10_000, True, None, 2),
+        (IMAGE, 10_000, True, 1, 1),
+        (IMAGE, 100, True, 0, 0),
+    ],
+)
+def test_many_pictures_are_not_drawn_anew(shape, items, matches, given, rounds):
+    cfg = settled(SETTINGS | {"rounds": given, "teach": "regression"}, shape, items, matches=matches, hides=True)
+    phases = plan_of(cfg, items, True, NETWORK).phases
+    assert sum(phase.name == "redrawing" for phase in phases) == cfg["rounds"] == rounds
+
+
 def test_a_small_table_is_learnt_in_more_passes():
     said = [passes({"epochs": None}, items, 64)["epochs"] for items in (10, 160, 640, 1280, 64000)]
     assert said == [120, 120, 40, 20, 20]

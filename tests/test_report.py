@@ -103,6 +103,26 @@ def test_intervals_of_other_draws_have_their_own_counts():
     assert alone[0].startswith("scores of 19 independent draws of 200 items,") and len(alone) == 4
 
 
+def test_what_is_of_other_draws_or_another_level_than_the_rest_says_so():
+    """Completions by another method, from a file of four draws; and a method of which all has failed."""
+    mine, theirs = {"draws": 19, "items": 200, "nominal": 0.9}, {"draws": 4, "items": 16, "nominal": 0.6}
+    record = {
+        "labels": {"theirs_draw": "theirs, one draw"},
+        "energy": {"draw": score(3.1, 0.01), "theirs_draw": score(3.1, 0.01, draws=2, items=16)},
+        "coverage": {"draw": score(0.91, 0.003, **mine), "theirs_draw": score(0.62, 0.02, **theirs)},
+    }
+    head, _, first, second, *rest = summary(record).splitlines()
+    assert head.startswith("scores of 4 independent draws of 1000 items,")
+    assert first.endswith("0.9100 ± 0.0030") and second.endswith("0.6200 ± 0.0200 of 60 %")
+    assert rest == [
+        "  the intervals are of 19 independent draws of 200 items",
+        "  theirs, draws: scores of 2 independent draws of 16 items",
+        "  theirs, draws: intervals of 4 independent draws of 16 items",
+    ]
+    record["energy"]["draw"] = score(None, None, draws=2, items=0, failed_items_left_out=5)
+    assert summary(record).startswith("scores of 2 independent draws of 16 items, on hidden")
+
+
 def test_scores_say_what_they_leave_out():
     few = {"draw": score(3.0, None, failed_items_left_out=2, failed_draws_left_out=5, unit="standard deviations, norm")}
     (head, _, row) = summary({"energy": few}).splitlines()
@@ -190,6 +210,15 @@ def test_many_failed_solves():
     assert warned({"solver": solver}) == [line]
     line = line.replace(" or raise", ", raise") + " or fit a posterior to each item (steps=…)"
     assert warned({"solver": solver, "command": "impute"}) == [line]
+
+
+@pytest.mark.parametrize("imputer", ["plmcmc", {"name": "plmcmc"}])
+def test_what_helps_against_failures_is_the_imputers_own(imputer):
+    (line,) = warned({"solver": {"evaluations": 9.0, "fallback": 0.0, "failed": 1.0}, "imputer": imputer})
+    assert line == (
+        "warning: 100 % of the draws of plmcmc failed, and the numbers leave them out: their chains never moved; raise "
+        "imputer.steps or imputer.sigma"
+    )
 
 
 def test_nothing_to_warn_of():

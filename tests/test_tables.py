@@ -351,7 +351,7 @@ REFUSED = [
     (changed(RECORD, seed=1, dataset="digits"), "disagree about the data: mnist in a; digits in b"),
     (changed(RECORD, seed=1, items=1000), "disagree about the number of test items: 10000 in a; 1000 in b"),
     (changed(RECORD, mask_hash="f"), "disagree about the test masks of missing=0.5 seed=0: 0123 in a; f in b"),
-    (RECORD, "a, b are all missing=0.5 seed=0; leave one of them"),
+    (RECORD, "a, b are all missing=0.5 seed=0; leave all but one of them"),
     (changed(RECORD, seed=1, config__flow__channels=64), "disagree about flow.channels: 32 in a; 64 in b"),
     (changed(RECORD, seed=1, config__epochs=9), "disagree about epochs: 4 in a; 9 in b"),
     (changed(RECORD, seed=1, config__max_steps=9), "disagree about max_steps: null in a; 9 in b"),
@@ -361,7 +361,7 @@ REFUSED = [
     ),
     (
         changed(RECORD, command="eval", config__evaluation={"seed": 3}, seed=3),
-        "a, b are all missing=0.5 seed=0; leave one of them",
+        "a, b are all missing=0.5 seed=0; leave all but one of them",
     ),
     (
         changed(RECORD, config__mask={"_target_": "viscos.data.masks.CenterMask"}, config__missing=None),

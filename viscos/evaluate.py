@@ -14,7 +14,7 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import Cost, FlowImputer, Imputer, NetworkImputer, kinds_of
+from viscos.imputers import Cost, FlowImputer, GivenImputer, Imputer, NetworkImputer, kinds_of
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
 from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
@@ -185,5 +185,6 @@ class _Completion:
             record |= metric.record()
         if self.solutions:
             record["solver"] = Solution.joined(self.solutions).record()
-        record["cost"] = {cost.name: cost.record() for cost in self.costs}
+        made = zip(self.imputers, self.costs, strict=True)
+        record["cost"] = {cost.name: cost.record() for imputer, cost in made if not isinstance(imputer, GivenImputer)}
         return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in kinds_of(imputer)}}

@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     "learning_rate": optional(number(0, inside=True)),
     "teach": optional(word_of("teach")),
     "teach_masks": optional(word_of("teach_masks")),
-    "rounds": integer(0),
+    "rounds": optional(integer(0)),
     "redraw": integer(1),
     "imputed_weight": optional(number(0, inside=True)),
     "temper": integer(0),

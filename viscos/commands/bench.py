@@ -63,11 +63,12 @@ def table(record: dict[str, Any]) -> str:
     for solver in dict.fromkeys(row["solver"] for row in record["solvers"]):
         lines.append(f"| {solver} | {' | '.join(_cell(cells[solver, mask]) for mask in masks)} |")
     p, s = record["products"], record["step"]
+    on = f"at {100 * s['missing']:g} % missing" if s["missing"] else "on complete data"
     lines += [
         "",
         f"forward pass {1000 * p['forward_seconds']:.1f} ms; in forward passes: linearisation {p['linearize']:.2f}, "
         f"G v {p['G v']:.2f}, Gᵀ u {p['GT u']:.2f}, inverse {p['inverse']:.2f}",
-        f"step of training at {100 * s['missing']:g} % missing: {s['seconds']:.2f} s, "
+        f"step of training {on}: {s['seconds']:.2f} s, "
         f"{s['forward_passes']:.0f} forward passes; peak memory {s['peak_memory_gib']:.2f} GiB",
     ]
     return "\n".join(lines)

@@ -94,7 +94,7 @@ def measured(job: Imputing, checked: Imputing, done: Results) -> dict[str, Any]:
         "rows": len(checked.data),
         "trained_on": int(_trained_on(checked).sum()),
         "cells": int(cells.sum()),
-        "seconds": round(done.fit_seconds + done.draw_seconds, 2),
+        "seconds": round(done.fit_seconds + done.draw_seconds + done.weigh_seconds, 2),
     }
     return {NAME: about | {"how": _HOW, "columns": columns}}
 

@@ -25,7 +25,7 @@ from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards, has_shards
-from viscos.commands.trust import drawn
+from viscos.commands.trust import drawn, weighed
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
@@ -196,8 +196,11 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
         began = time.monotonic()
         _fit(each, conditional, log, int(rows[0]))
     fitted = time.monotonic()
-    done, diagnosis = drawn(job, conditional)
+    done = drawn(job, conditional)
+    done.solution.status.cpu()  # waits for the device
     ended = time.monotonic()
+    diagnosis = weighed(job, conditional, done)
+    judged = time.monotonic()
     bound = condition = torch.full((len(rows),), float("nan"))
     affordable = fits or not flow.deep  # else each costs more than all draws together
     if affordable:
@@ -206,7 +209,8 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
         bound = diagnosis.bound.cpu()
     elif affordable:
         bound = conditional.bound(2).cpu()
-    return Results(done, bound, before, first_bound, condition, fitted - began, ended - fitted, diagnosis)
+    seconds = fitted - began, ended - fitted
+    return Results(done, bound, before, first_bound, condition, *seconds, diagnosis, judged - ended)
 
 
 def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:

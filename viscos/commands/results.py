@@ -44,6 +44,8 @@ class Results:
     draw_seconds: float
     diagnosis: Diagnosis | None = None
     """What weighed draws say of each item, if there were any."""
+    weigh_seconds: float = 0.0
+    """That it took to weigh them, beside the draws."""
 
     def __post_init__(self) -> None:
         for name in ("draws", "before"):
@@ -96,6 +98,7 @@ def joined(parts: list[Results]) -> Results:
         sum(part.fit_seconds for part in parts),
         sum(part.draw_seconds for part in parts),
         Diagnosis.joined([part.diagnosis for part in parts if part.diagnosis]) if parts[0].diagnosis else None,
+        sum(part.weigh_seconds for part in parts),
     )
 
 
@@ -121,6 +124,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
         "solver": done.draws.solution.record(),
         "fit_seconds": round(done.fit_seconds, 1),
         "draw_seconds": round(done.draw_seconds, 2),
+        "weigh_seconds": round(done.weigh_seconds, 2),
         **(_of_fit(job, done) if job.imputer is None else _of_imputer(job.imputer)),
         **_measured(job, done),
         **_cost(job, done),
@@ -240,6 +244,7 @@ def save(job: Imputing, done: Results) -> list[str]:
         "mean": found.mean.numpy(),
         "observed": found.observed.numpy(),
         "solved": found.solved.numpy(),
+        "antithetic": np.array(found.paired),
         "values": torch.where(found.observed, found.values, float("nan")).numpy(),
         "truth": torch.where(found.known, found.values, float("nan")).numpy(),
     }

@@ -16,22 +16,28 @@ from viscos.data.sources.dialect import Dialect
 from viscos.inference import Completions
 from viscos.inference.conditional import Conditional
 from viscos.inference.diagnosis import LIMITS, Diagnosis
+from viscos.inference.refine import Refined
 from viscos.metrics.rmse import known
 
 TRUST = "trust.csv"
 """The file with a line for each item."""
 
 
-def drawn(job: Imputing, conditional: Conditional) -> tuple[Completions, Diagnosis | None]:
-    """The draws of a batch, and what its weighed draws say, if any are weighed."""
+def drawn(job: Imputing, conditional: Conditional) -> Completions:
+    """The draws of a batch; of refined ones, what their weighed proposals say is with them."""
     if job.refine is None:
         # The draws of a table serve multiple imputation, whose between-variance wants them independent of each other.
-        done = conditional.completions(job.draws, antithetic=job.items.rows is None)
-        return done, conditional.diagnose(job.proposals) if job.proposals else None
+        return conditional.completions(job.draws, antithetic=job.items.rows is None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the summary says which are doubtful
-        found = conditional.refine(job.refine, job.draws, proposals=job.proposals)
-    return found, found.diagnosis
+        return conditional.refine(job.refine, job.draws, proposals=job.proposals)
+
+
+def weighed(job: Imputing, conditional: Conditional, done: Completions) -> Diagnosis | None:
+    """What weighed draws say of a batch whose draws are `done`, if any are weighed."""
+    if isinstance(done, Refined):
+        return done.diagnosis
+    return conditional.diagnose(job.proposals) if job.proposals else None
 
 
 def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:

@@ -46,12 +46,21 @@ def warnings(record: dict[str, Any]) -> list[str]:
         )
     failed = record.get("solver", {}).get("failed") or 0.0
     if failed > FAILED:
-        ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
-        lines.append(
-            f"{percent(failed)} of solves failed, and the numbers leave their draws out: "
-            f"{', '.join(ways[:-1])} or {ways[-1]}"
-        )
+        lines.append(_of_failures(record, failed, fits))
     return [f"warning: {line}" for line in lines]
+
+
+def _of_failures(record: dict[str, Any], failed: float, fits: bool) -> str:
+    """What failed, and what there is to be done about it."""
+    imputer = record.get("imputer") or "viscos"
+    imputer = imputer["name"] if isinstance(imputer, dict) else imputer
+    if imputer == "viscos":
+        ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
+        said = f"{percent(failed)} of solves failed, and the numbers leave their draws out: "
+        return f"{said}{', '.join(ways[:-1])} or {ways[-1]}"
+    said = f"{percent(failed)} of the draws of {imputer} failed, and the numbers leave them out"
+    never = ": their chains never moved; raise imputer.steps or imputer.sigma"
+    return said + (never if imputer == "plmcmc" else ", as they are not finite")
 
 
 def _rmse(record: dict[str, Any], kind: str) -> float | None:

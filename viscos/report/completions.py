@@ -34,13 +34,13 @@ def completions_table(record: dict[str, Any]) -> list[str]:
 def scores_table(record: dict[str, Any]) -> list[str]:
     """Lines of the table of scores of independent draws, with their standard errors; none if there are none."""
     energy, coverage, ratio = (record.get(metric, {}) for metric in ("energy", "coverage", "spread_skill"))
-    mine = _first(energy) or _first(coverage)
-    nominal = _first(coverage).get("nominal")
+    mine, covered = _first(energy) or _first(coverage), _first(coverage)
+    nominal = covered.get("nominal")
     labels = kinds.labels([record])
     columns = {
         "energy score": {kind: _with_error(row) for kind, row in energy.items()},
         f"inside the {100 * (nominal or 0.9):.0f} % interval": {
-            kind: _with_error(row) for kind, row in coverage.items()
+            kind: _with_error(row) + _of_level(row, nominal) for kind, row in coverage.items()
         },
         "spread / skill": {kind: _with_error(row) for kind, row in ratio.items()},
         **{key: cells for key, cells in _others(record, labels).items() if _of_draws(cells, labels)},
@@ -53,7 +53,8 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     if not lines:
         return []
     head += f", on hidden {unit}{_against(record)}, ± standard error"
-    return [f"scores of {head}:", *lines, *_of_more(coverage, mine)]
+    beside = _beside(energy, mine, "scores", labels) + _beside(coverage, covered, "intervals", labels)
+    return [f"scores of {head}:", *lines, *_of_more(covered, mine), *beside]
 
 
 def _against(record: dict[str, Any]) -> str:
@@ -63,8 +64,8 @@ def _against(record: dict[str, Any]) -> str:
 
 
 def _first(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The row of what is measured itself, before those beside it."""
-    return next(iter(rows.values()), {})
+    """The row of what is measured itself, before those beside it; of what failed throughout, the next."""
+    return next((row for row in rows.values() if row.get("value") is not None), {})
 
 
 def costs_table(record: dict[str, Any]) -> list[str]:
@@ -95,12 +96,32 @@ def _of_draws(cells: dict[str, str], labels: dict[str, str]) -> bool:
     return all(kinds.drawn(labels[kind]) for kind in cells)
 
 
-def _of_more(coverage: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+def _of_more(covered: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     """A line that says what the intervals are of, if not of the draws and items `mine` that the head counts."""
-    row = _first(coverage)
-    if row.get("value") is None or all(row.get(key) == mine.get(key) for key in ("draws", "items")):
-        return []
-    return [f"  the intervals are of {row.get('draws')} independent draws of {row.get('items')} items"]
+    return [] if not covered or _alike(covered, mine) else [f"  the intervals are of {_counted(covered)}"]
+
+
+def _beside(rows: dict[str, Any], mine: dict[str, Any], what: str, labels: dict[str, str]) -> list[str]:
+    """A line for each kind whose numbers are of other draws or items than `mine`."""
+    others = {kind: row for kind, row in rows.items() if row.get("value") is not None and not _alike(row, mine)}
+    return [f"  {kinds.of_draws(labels[kind])}: {what} of {_counted(row)}" for kind, row in others.items()]
+
+
+def _alike(row: dict[str, Any], mine: dict[str, Any]) -> bool:
+    return all(row.get(key) == mine.get(key) for key in ("draws", "items"))
+
+
+def _counted(row: dict[str, Any]) -> str:
+    draws, items = (int(row.get(key) or 0) for key in ("draws", "items"))
+    return f"{draws} independent draw{'s' * (draws != 1)} of {items} item{'s' * (items != 1)}"
+
+
+def _of_level(row: dict[str, Any], nominal: float | None) -> str:
+    """What an interval should cover, if not what the head of its column says."""
+    level = row.get("nominal")
+    if row.get("value") is None or level is None or nominal is None or round(100 * level) == round(100 * nominal):
+        return ""
+    return f" of {100 * level:.0f} %"
 
 
 def _layout(labels: dict[str, str], columns: dict[str, dict[str, str]]) -> list[str]:

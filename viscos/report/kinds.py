@@ -9,6 +9,8 @@ from viscos.core import labels as known
 
 _ONE = ", one draw"
 REAL = {known.TRUTH: "the complete test images"}
+NO_RIVALS = {known.TRUTH, "gaussian_complete_mean", "gaussian_complete_draw"}
+"""Kinds that know what is hidden: the best to hope for."""
 LABELS = {kind.key: kind.label for kind in known.KINDS}
 """Of the imputers of this package, by the key of each kind in a record."""
 OF_FLOW = tuple(kind.key for kind in known.OF_FLOW)

@@ -137,7 +137,7 @@ def _run_rows(spec: Measure, rates: tuple[float, ...], records: list[Record]) ->
                 known[record.rate].append((record.seed, value, record.entry(*keys[:-1])))
         items = int(records[0].content["items"])
         found = tuple(cells.cell(spec, known[rate], items, level) for rate in rates)
-        rows.append(Row(label, False, found, label not in kinds.REAL.values()))
+        rows.append(Row(label, False, found, not kinds.NO_RIVALS & set(keys)))
     return rows
 
 

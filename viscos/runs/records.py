@@ -214,7 +214,7 @@ def _check_family(records: list[Record]) -> None:
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
         same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
         if len(same) > 1:
-            raise InputError(f"{_names(same)} are all missing={rate:g} seed={seed}; leave one of them in the folder")
+            raise InputError(f"{_names(same)} are all missing={rate:g} seed={seed}; leave all but one of them out")
 
 
 def _agree(records: list[Record], what: str, of: Callable[[Record], Any]) -> None:

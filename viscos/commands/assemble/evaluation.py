@@ -133,4 +133,5 @@ def _given(path: Path, trained: Saved) -> GivenImputer:
     if trained.scaling is not None:
         draws = trained.scaling.standardise(draws)
     label = path.parent.name if path.stem == "completions" else path.stem
-    return GivenImputer(label or "other", draws)
+    paired = "antithetic" in arrays and bool(arrays["antithetic"])
+    return GivenImputer(label or "other", draws, paired=paired)

@@ -283,7 +283,8 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
         data = split.data
         observed = test_masks(trained, masks, data, split.changed)
         if bool(observed.all()):
-            raise InputError(f"nothing is hidden under the masks of the run; say what is missing, e.g. {example}")
+            under = "the masks of the run" if masks is None else "these masks"
+            raise InputError(f"nothing is hidden under {under}; say what is missing, e.g. {example}")
         return Items(data, data.known, observed)
     if len(shape) == 3:
         found, observed = images_of(cfg, trained, masks, shape)

@@ -15,6 +15,7 @@ from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 
 _STEPS, _PASSES = 400, (20, 120)  # of a phase, and the fewest and most passes over data that leave them open
 _IMPUTED_WEIGHT = 0.2  # of pictures
+_ROUNDS, _ENOUGH = 2, 10_000  # and the training pictures from which on a flow that is matched does without redrawing
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
@@ -57,6 +58,7 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], items: int, *, matches: b
         "learning_rate": slow if em else 0.005,
         "teach_masks": "own" if hides else "any",
         "imputed_weight": _IMPUTED_WEIGHT if hides and len(shape) == 3 else 1.0,
+        "rounds": 0 if matches and len(shape) == 3 and items >= _ENOUGH else _ROUNDS,
     }
     cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}
     if teach in ("regression", "both"):

@@ -20,10 +20,11 @@ def draw(source: Source) -> Figure:
         return density(source.plane())
     names = ("values", "truth", "observed", "draws")
     arrays = load(source.run / FILE, names)
+    plane = source.plane()  # refuses items of other than two entries
     cut = first_slice(*(arrays[name] for name in names))
     if cut is None:
         raise InputError(f"in {source.run} no item with one hidden coordinate was completed; make it by `{RECIPE}`")
-    return density(source.plane(), cut)
+    return density(plane, cut)
 
 
 def density(plane: Plane, cut: Slice | None = None) -> Figure:
