@@ -107,6 +107,7 @@ def refused_figure(capsys, *words: str) -> str:
 
 def test_refusals(trained, imputed, capsys):
     assert "completions.npz cannot be read; give a run folder of" in refused_figure(capsys, "name=2", f"run={trained}")
+    assert "of two coordinates" in refused_figure(capsys, "name=density", f"run={imputed}")
     assert "other=x is for name=comparison" in refused_figure(capsys, "name=2", f"run={imputed}", "other=x")
     np.savez("old.npz", mean=np.zeros(3))
     run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised", "proposals=0")

@@ -429,7 +429,7 @@ def test_given_draws_of_other_items_are_refused():
             GivenImputer("theirs", other).impute(BATCH)
     with pytest.raises(InputError, match=r"of 3 items by theirs, and item 39 is asked for; take items=3"):
         GivenImputer("theirs", draws[:, :3]).impute(BATCH)
-    with pytest.raises(InputError, match=r"items of \(3,\) want \(K, N"):
+    with pytest.raises(InputError, match=r"shape \(2, 40, 4\), and should have \(K, N, 3\)"):
         GivenImputer("theirs", torch.zeros(2, N, 4)).impute(BATCH)
     for made in (torch.zeros(N, D), torch.zeros(2, N, D).long(), torch.zeros(0, N, D)):
         with pytest.raises(InputError, match="give floating point draws"):

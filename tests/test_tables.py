@@ -202,6 +202,14 @@ def test_the_best_of_each_column_is_bold(capsys):
     assert lines[rows[1] - 1].startswith("VISCOS") and lines[rows[1] + 1].startswith("viscos"), "a rule between both"
 
 
+def test_what_knows_the_truth_is_not_bold(capsys):
+    oracle, label = "gaussian_complete_mean", "Gaussian of complete training data, mean"
+    put("runs", a=changed(AT_90, labels={oracle: label}, rmse__gaussian_complete_mean={"pooled": 0.05}))
+    lines = printed(capsys, "runs=runs", "format=latex").splitlines()
+    assert rf"{label} & -- & -- & -- & -- & 0.0500 \\" in lines
+    assert r"Gaussian conditional, mean & -- & -- & -- & -- & \textbf{0.1100} \\" in lines
+
+
 def test_nearer_is_better_where_the_table_says_so(capsys):
     scores = changed(SCORED, spread_skill={"draw": {"value": 1.2}, "gaussian_draw": {"value": 0.9}}, dataset="digits")
     put("runs", a=scores)
