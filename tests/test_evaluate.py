@@ -11,6 +11,7 @@ import torch
 from problems import Projections, normal
 
 from viscos.core.batch import incomplete
+from viscos.core.labels import RMSE, Measure
 from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
 from viscos.data.images import Images
@@ -20,7 +21,7 @@ from viscos.flows import Affine, Flow
 from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
-from viscos.metrics import Coverage
+from viscos.metrics import Coverage, Errors
 from viscos.metrics.features import FeatureStatistics, Reference
 from viscos.metrics.ranks import Calibration
 from viscos.roots import anderson
@@ -175,6 +176,16 @@ def test_metrics_of_many_draws_share_them_and_each_has_its_own_number(model):
     for metric, key, draws in ((Coverage(TEST), "coverage", 19), (Calibration(TEST), "calibration", 39)):
         alone = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, metrics=[metric])[0]
         assert together[key] == alone[key] and alone[key]["draw"]["draws"] == draws
+
+
+def test_a_metric_of_ones_own_says_how_a_table_shows_it(model):
+    class Largest(Errors):
+        measures = (Measure("largest", "Largest error", "lower", 3), RMSE)
+
+    record, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, metrics=[Largest(TEST)])
+    assert [Measure(**told) for told in record["measures"]] == [Largest.measures[0]]
+    plain, _ = evaluate(model, TEST, OBSERVED, OBJECTIVE, PROTOCOL, metrics=[Errors(TEST)])
+    assert "measures" not in plain
 
 
 def test_one_independent_draw_has_no_scores(model):

@@ -202,6 +202,16 @@ def test_the_best_of_each_column_is_bold(capsys):
     assert lines[rows[1] - 1].startswith("VISCOS") and lines[rows[1] + 1].startswith("viscos"), "a rule between both"
 
 
+def test_a_metric_of_ones_own_has_a_table_as_it_says(capsys):
+    told = {"key": "worst", "title": "Largest error", "better": "lower", "decimals": 3}
+    numbers = {"mean": {"value": 0.51234}, "gaussian_mean": {"value": 0.4}}
+    put("runs", a=changed(AT_90, measures=[told], worst=numbers), b=changed(RECORD, worst=numbers))
+    own = printed(capsys, "runs=runs").partition("**Largest error** (lower is better)")[2]
+    assert "| viscos, posterior mean | 0.512 | — | — | — | 0.512 |" in own
+    put("edited", a=changed(AT_90, measures=[{"key": "worst", "label": "?"}], worst=numbers))
+    assert "nothing that could be tabulated of 'worst'" in one_line(capsys, "runs=edited")
+
+
 def test_what_knows_the_truth_is_not_bold(capsys):
     oracle, label = "gaussian_complete_mean", "Gaussian of complete training data, mean"
     put("runs", a=changed(AT_90, labels={oracle: label}, rmse__gaussian_complete_mean={"pooled": 0.05}))

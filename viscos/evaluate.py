@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.labels import MEASURES
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
@@ -185,6 +186,9 @@ class _Completion:
             record |= metric.record()
         if self.solutions:
             record["solver"] = Solution.joined(self.solutions).record()
+        own = [measure for metric in self.metrics for measure in metric.measures if measure not in MEASURES]
+        if own:
+            record["measures"] = [asdict(measure) for measure in own]
         made = zip(self.imputers, self.costs, strict=True)
         record["cost"] = {cost.name: cost.record() for imputer, cost in made if not isinstance(imputer, GivenImputer)}
         return record | {"labels": {kind.key: kind.label for imputer in self.imputers for kind in kinds_of(imputer)}}

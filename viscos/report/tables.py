@@ -7,6 +7,7 @@ it differs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -14,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from viscos.core.errors import InputError
 from viscos.core.labels import MEASURES, Measure
 from viscos.report import cells, kinds
 from viscos.report.cells import Cell
@@ -67,8 +69,19 @@ def tables(records: list[Record]) -> tuple[Table, ...]:
     paper = paper_numbers()
     of_paper = all(record.content["dataset"] == paper["dataset"] for record in records)
     rates = sorted({record.rate for record in records} | set(paper["rates"] if of_paper else ()))
-    found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in MEASURES]
+    specs = (*MEASURES, *_own(records))
+    found = [_table(_of(spec, records), tuple(rates), records, of_paper) for spec in specs]
     return tuple(table for table in found if any(any(row.cells) for row in table.rows))
+
+
+def _own(records: list[Record]) -> Iterator[Measure]:
+    """What metrics of one's own have told the records of their tables, each once."""
+    told = {entry["key"]: entry for record in records for entry in record.content.get("measures", ())}
+    for entry in told.values():
+        try:
+            yield Measure(**entry)
+        except TypeError:  # edited, or of another version
+            raise InputError(f"the record says nothing that could be tabulated of {entry['key']!r}") from None
 
 
 def _of(spec: Measure, records: list[Record]) -> Measure:
