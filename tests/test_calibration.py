@@ -351,6 +351,30 @@ def test_draws_that_failed_among_pairs_are_left_out():
     assert row["value"] == pytest.approx(float(each.mean()))
 
 
+def test_energy_scores_are_compared_item_by_item():
+    """Over the items that both methods have, in batches of which each leaves out others."""
+    n = 40
+    values, hidden = normal(n, 4, seed=1), torch.rand(n, 4, generator=torch.Generator().manual_seed(3)) < 0.6
+    test, metric, each = Vectors("v", values, None, 0), EnergyAndSpread(Vectors("v", values, None, 0)), []
+    for k, kind in enumerate((FlowImputer, GaussianImputer)):
+        ok = torch.rand(5, n, generator=torch.Generator().manual_seed(k)) < 0.5
+        draws = torch.where(ok.unsqueeze(-1), (1 + k) * normal(5, n, 4, seed=4 + k), NAN)
+        status = torch.where(ok, int(Status.CONVERGED), int(Status.STALLED))
+        for rows in torch.arange(n).split(16):
+            some, verdict = draws[:, rows], status[:, rows].flatten()
+            solution = Solution(some.flatten(0, 1), verdict, *torch.zeros(2, len(verdict)))
+            metric.update(kind, Completions(some, None, solution), measured(test, rows, ~hidden[rows]))
+        left = (ok.sum(0) >= 2) & hidden.any(1)
+        alone = [energy_by_loops(draws[:, [i]], values[[i]], hidden[[i]], ok[:, [i]]) for i in range(n)]
+        each.append(torch.where(left, torch.cat([e if len(e) else torch.full((1,), NAN) for e in alone]).double(), NAN))
+    apart = (each[1] - each[0])[(each[1] - each[0]).isfinite()]
+    beside = metric.record()["energy"]["gaussian_draw"]["beside"]
+    assert beside["kind"] == "draw" and beside["items"] == len(apart) < n
+    assert beside["value"] == pytest.approx(float(apart.mean()), rel=1e-6)
+    assert beside["standard_error"] == pytest.approx(float(apart.std() / len(apart) ** 0.5), rel=1e-6)
+    assert "beside" not in metric.record()["energy"]["draw"]
+
+
 def test_one_draw_alone_has_no_scores():
     test, draws = Vectors("v", normal(3, 2), None, 0), normal(1, 3, 2)
     metric = EnergyAndSpread(test)

@@ -103,6 +103,14 @@ def test_intervals_of_other_draws_have_their_own_counts():
     assert alone[0].startswith("scores of 19 independent draws of 200 items,") and len(alone) == 4
 
 
+def test_energy_scores_of_the_same_items_have_a_paired_difference():
+    beside = {"kind": "draw", "value": 0.3766, "standard_error": 0.011, "items": 1000}
+    energy = {"draw": score(3.1234, 0.0123), "gaussian_draw": score(3.5, 0.02, beside=beside)}
+    _, head, first, second = summary({"energy": energy}).splitlines()
+    assert head.split("   ")[-1] == "paired difference" and first.endswith("3.1234 ± 0.0123")
+    assert second.endswith("3.5000 ± 0.0200    +0.3766 ± 0.0110")
+
+
 def test_what_is_of_other_draws_or_another_level_than_the_rest_says_so():
     """Completions by another method, from a file of four draws; and a method of which all has failed."""
     mine, theirs = {"draws": 19, "items": 200, "nominal": 0.9}, {"draws": 4, "items": 16, "nominal": 0.6}

@@ -85,6 +85,8 @@ class Scores:
     """Items left out because nothing of them was hidden."""
     _parts: list[Tensor] = field(default_factory=list, repr=False)
     """(6, b): energy; variance and squared error; hits, entries that vary, and the hits that are nominal."""
+    _counted: list[Tensor] = field(default_factory=list, repr=False)
+    """Of every item that was given, whether it is counted (B,)."""
 
     def update(self, draws: Tensor, truth: Tensor, hidden: Tensor, ok: Tensor | None = None) -> None:
         """Adds a batch: independent `draws` (K, B, …) of `truth` (B, …) with holes `hidden` (bool, B, …).
@@ -100,6 +102,7 @@ class Scores:
         if bool((~draws.flatten(2).isfinite() & hidden & ok.unsqueeze(-1)).any()):
             raise InputError("a draw is not finite; mark failed draws as not ok")
         counted = solved & hidden.any(1)
+        self._counted.append(counted.cpu())
         self.draws = max(self.draws, len(draws))
         self.failed += int((~solved).sum())
         self.nothing_hidden += int((solved & ~hidden.any(1)).sum())
@@ -112,6 +115,10 @@ class Scores:
         parts = [_energy(error, ok), *_spread_and_skill(error, ok), *interval_hits(error, ok, vary)]
         self._parts.append(torch.stack(parts).cpu())
 
+    def __len__(self) -> int:
+        """Items that were given."""
+        return sum(len(part) for part in self._counted)
+
     @property
     def count(self) -> int:
         """Items counted."""
@@ -122,6 +129,21 @@ class Scores:
         """The mean of the items' energy scores, lower is better."""
         scores = self._joined()[0]
         return Ratio.of(scores, torch.ones_like(scores))
+
+    def energy_beside(self, other: Scores) -> dict[str, Any]:
+        """How much larger the energy score is than that of `other` draws of the same items: the mean of the items'
+        differences, over those that both count, and its standard error, in which what is common to both is gone.
+        """
+        mine, theirs = (self._each_energy(), other._each_energy())
+        apart = (mine - theirs)[(mine - theirs).isfinite()]
+        return {**_plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
+
+    def _each_energy(self) -> Tensor:
+        """Of every item that was given (n,), NaN where it is left out."""
+        counted = torch.cat(self._counted)
+        each = torch.full(counted.shape, float("nan"), dtype=torch.float64)
+        each[counted] = self._joined()[0]
+        return each
 
     @property
     def spread_skill(self) -> Ratio:

@@ -37,12 +37,22 @@ class DrawMetric(Metric):
 
 
 class EnergyAndSpread(DrawMetric):
-    """The energy score, and the spread of draws over the error of their mean."""
+    """The energy score, and the spread of draws over the error of their mean.
+
+    The record says by how much the energy score of each is above that of the first, item by item (`beside`).
+    """
 
     measures = (
         labels.ENERGY,
         labels.SPREAD_SKILL,
     )
+
+    def record(self) -> dict[str, Any]:
+        record, first = super().record(), next(iter(self.scores), None)
+        for kind, scores in self.scores.items():
+            if first is not None and kind != first and len(scores) == len(self.scores[first]):
+                record["energy"][kind]["beside"] = {"kind": first, **scores.energy_beside(self.scores[first])}
+        return record
 
 
 class Coverage(DrawMetric):

@@ -39,6 +39,7 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     labels = kinds.labels([record])
     columns = {
         "energy score": {kind: _with_error(row) for kind, row in energy.items()},
+        "paired difference": {kind: _signed(row.get("beside", {})) for kind, row in energy.items()},
         f"inside the {100 * (nominal or 0.9):.0f} % interval": {
             kind: _with_error(row) + _of_level(row, nominal) for kind, row in coverage.items()
         },
@@ -149,6 +150,12 @@ def text_of(table: Table) -> list[str]:
 def _with_error(row: dict[str, Any]) -> str:
     value, error = _number(row.get("value")), _number(row.get("standard_error"))
     return f"{value} ± {error}" if error else value
+
+
+def _signed(row: dict[str, Any]) -> str:
+    """A difference and its standard error, where both are known."""
+    value, error = row.get("value"), row.get("standard_error")
+    return "" if value is None or error is None else f"{value:+.4f} ± {error:.4f}"
 
 
 def _unit(rmse: dict[str, Any]) -> str:
