@@ -139,7 +139,7 @@ class Scores:
         return {**_plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
 
     def _each_energy(self) -> Tensor:
-        """Of every item that was given (n,), NaN where it is left out."""
+        """The energy score of every item that was given (n,), NaN where it is left out."""
         counted = torch.cat(self._counted)
         each = torch.full(counted.shape, float("nan"), dtype=torch.float64)
         each[counted] = self._joined()[0]
