@@ -229,6 +229,7 @@ def test_nothing_but_results_is_printed():
         ("missing=1", "nothing is observed in the training data"),
         ("imputers=[nearest]", "imputers has 'nearest'; choose from d_flow, diffputer"),
         ("imputers=[repaint]", "take flow=continuous"),
+        ("imputers=mean", "must be [] or a list such as [mean,knn]"),
         ("metrics=[viscos.metrics.nothing]", "viscos.metrics.nothing"),
         ("mask=half missing=0.9", "missing=0.9 is for mask=random"),
         ("mask=center8", "nothing is observed in the training data"),

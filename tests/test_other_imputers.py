@@ -58,6 +58,11 @@ def test_a_quiet_fit_says_where_its_numbers_are_and_no_more(here, capsys):
     assert line.startswith("numbers in ") and "metrics.json; curves: tensorboard" in line
 
 
+def test_what_completes_by_a_flow_is_not_trained(here, capsys):
+    assert main(["train", "imputer=repaint", *SMALL]) == 2
+    assert "train: RePaint completes by a flow that is trained already: train that" in capsys.readouterr().err
+
+
 def test_it_is_measured_again_alike(here, capsys):
     assert main(["eval", "checkpoint=knn", "imputers=[mean]", "hydra.run.dir=again"]) == 0
     again, found = record("again"), record("knn")

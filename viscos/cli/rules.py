@@ -42,12 +42,12 @@ def word_of(setting: str) -> Rule:
     return lambda value: one_of(*words(setting))(value)
 
 
-def list_of(rule: Rule) -> Rule:
-    """A list, not empty, each of whose entries follows `rule`."""
+def list_of(rule: Rule, example: str = "[1,2]") -> Rule:
+    """A list such as the `example`, not empty, each of whose entries follows `rule`."""
 
     def check(value: Any) -> str | None:
         if not isinstance(value, list) or not value:
-            return "must be a list such as [1,2]; in the shell, quote it if it has spaces"
+            return f"must be a list such as {example}; in the shell, quote it if it has spaces"
         return next((f"each entry {complaint}" for complaint in map(rule, value) if complaint), None)
 
     return check

@@ -7,7 +7,7 @@ from typing import Any
 
 from viscos import runs
 from viscos.commands.assemble.idle import apart, of_fitting, said
-from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian, is_model
+from viscos.commands.assemble.imputers import FromTraining, Parts, complete_gaussian, is_model, of_flow
 from viscos.commands.assemble.job import Job
 from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.splits import splits_of
@@ -77,8 +77,8 @@ def _learner(spec: dict[str, Any], devices: Devices) -> Imputer:
     """The imputer that `spec` describes, before it has learnt anything."""
     if makes(spec, OnFlow):
         raise InputError(
-            f"{str(spec['_target_']).rpartition('.')[2]} completes by a flow that is trained already: train that, then "
-            "say imputer=… in viscos impute or viscos eval checkpoint=<run>"
+            f"{of_flow(spec)} completes by a flow that is trained already: train that, then say imputer=… in viscos "
+            "impute or viscos eval checkpoint=<run>"
         )
     imputer = build(spec, Imputer).to(devices.device)
     if isinstance(imputer, CompleteGaussianImputer):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
-from viscos.core.build import build, makes
+from viscos.core.build import build, maker, makes
 from viscos.core.choices import description, names
 from viscos.core.errors import InputError
 from viscos.core.progress import fitting_bar
@@ -55,9 +55,15 @@ def check(spec: dict[str, Any], flow: Flow | None) -> None:
         build(spec, Imputer)
 
 
+def of_flow(spec: dict[str, Any]) -> str:
+    """What readers call an imputer that completes by a flow."""
+    made = maker(spec["_target_"], OnFlow)
+    return str(getattr(made, "label", made.__name__))
+
+
 def _check_flow(spec: dict[str, Any], flow: Flow | None) -> None:
     if flow is None:
-        name = str(spec["_target_"]).rpartition(".")[2]
+        name = of_flow(spec)
         raise InputError(f"{name} completes by a flow that is trained already, and there is none; train one first")
 
 
