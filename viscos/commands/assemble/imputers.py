@@ -57,7 +57,7 @@ def check(spec: dict[str, Any], flow: Flow | None) -> None:
 
 def of_flow(spec: dict[str, Any]) -> str:
     """What readers call an imputer that completes by a flow."""
-    made = maker(spec["_target_"], OnFlow)
+    made = maker(spec["_target_"], Imputer)
     return str(getattr(made, "label", made.__name__))
 
 
