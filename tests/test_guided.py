@@ -110,9 +110,27 @@ def test_what_takes_the_noise_of_training_off_is_not_said_to_be_off_for_it():
 
 
 def test_d_flow_leaves_the_prior_where_nothing_is_said():
-    """The item of which nothing is observed keeps its first latent, but for a weight of a thousandth on its square."""
+    """The item of which nothing is observed keeps its first latent."""
     draws = DFlowImputer(exact(), steps=40).impute(BATCH.select(slice(5, 6)), 3000).draws[:, 0]
     torch.testing.assert_close(draws.std(0), LAW.covariance.diagonal().sqrt(), atol=0.0, rtol=0.1)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.05, 1e-3])
+def test_d_flow_stays_near_the_prior_where_an_observation_says_little(size):
+    """u = x, of whose first entry only a share `size` is seen: the other entries' latents stay as wide as they were."""
+
+    class Identity(Velocity):
+        def forward(self, z, t):
+            return torch.zeros_like(z)
+
+    first = Affine((D,), learn=False).double()
+    first.set_moments(torch.zeros(D, dtype=F64), torch.tensor([1 / size, 1.0, 1.0], dtype=F64))
+    flow = Continuous([first], Identity(), (D,), [HALF_PI * k / 8 for k in range(9)], "euler")
+    values = torch.zeros(1, D, dtype=F64)
+    batch = incomplete(values, torch.tensor([[True, False, False]]))
+    done = DFlowImputer(flow).impute(batch, 500)
+    assert bool(done.ok.all())
+    torch.testing.assert_close(done.draws[:, 0, 1:].std(0), torch.ones(2, dtype=F64), atol=0, rtol=0.15)
 
 
 def test_without_a_condition_repaint_samples_the_flow():

@@ -133,6 +133,8 @@ class Stand:
         ({"teach": "none"}, True, {}, {"teach_masks", "posterior", "lad"}),
         ({}, False, {}, {"rounds", "redraw", "temper", "imputed_weight", "posterior.held_out"}),
         ({}, True, {"holds_out": False}, {"pretrain"}),
+        ({"rounds": 0}, True, {}, {"redraw"}),
+        ({"rounds": 0}, True, {"matched": False}, {"redraw", "imputed_weight"}),
         ({"posterior": {"channels": [8]}}, True, {}, {"posterior.width"}),
         ({"flow": {"steps": 1}}, True, {}, {"flow.grid"}),
         ({}, True, {"classifier": False}, {"classifier"}),
@@ -148,7 +150,14 @@ class Stand:
     ],
 )
 def test_what_has_no_effect_on_a_training(changed, hides, stand, idle):
-    cfg = {"teach": "both", "posterior": {}, "flow": {"steps": 8}, "dataset": {"noise": 0.1}, "learning_rate": 0.003}
+    cfg = {
+        "teach": "both",
+        "rounds": 2,
+        "posterior": {},
+        "flow": {"steps": 8},
+        "dataset": {"noise": 0.1},
+        "learning_rate": 0.003,
+    }
     cfg |= changed
     assert of_training(cfg, Stand(**stand), hides).keys() == idle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,7 @@ from viscos.commands.assemble.imputers import FromTraining, Parts, check, comple
 from viscos.core import labels
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
+from viscos.core.solution import Solution
 from viscos.data.columns import Column, Scheme
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling
@@ -403,6 +405,18 @@ def test_given_draws_are_measured_as_they_are():
     assert row["pooled"] == pytest.approx(float(expected), rel=1e-5)
     assert coverage.record()["coverage"]["theirs_draw"]["failed_draws_left_out"] == 1
     assert [kind.label for kind in kinds_of(imputer)] == ["theirs, mean", "theirs, one draw"]
+
+
+def test_the_first_draws_are_independent_ones():
+    draws = normal(8, 3, 2, seed=9)
+    solution = Solution.exact(draws.flatten(0, 1))
+    status = torch.arange(24)
+    done = Completions(draws, draws, dataclasses.replace(solution, status=status), paired=True)
+    first = done.first(3)
+    assert torch.equal(first.draws, draws[::2][:3]) and torch.equal(first.latents, first.draws) and not first.paired
+    assert torch.equal(first.solution.status.view(3, 3), status.view(8, 3)[::2][:3])
+    plain = dataclasses.replace(done, paired=False).first(3)
+    assert torch.equal(plain.draws, draws[:3]) and torch.equal(plain.solution.status, status[:9])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -40,3 +40,8 @@ def test_an_interval_covers_what_it_says(count, within):
 def test_what_all_draws_agree_on_stays_bit_for_bit():
     value = torch.tensor([0.1, 1e-30, 3.3333333])
     assert torch.equal(quantiles(value.expand(7, 3), SHARES.float()), value.expand(len(SHARES), 3))
+
+
+def test_an_infinite_draw_is_one():
+    draws = torch.tensor([1.0, 2.0, torch.inf, 0.0, 4.0])[:, None]
+    assert quantiles(draws, torch.tensor([0.0, 0.5, 1.0])).flatten().tolist() == [0.0, 2.0, torch.inf]

@@ -220,6 +220,20 @@ def test_many_failed_solves():
     assert warned({"solver": solver, "command": "impute"}) == [line]
 
 
+def test_draws_are_compared_item_by_item():
+    """Behind the Gaussian's by three of the errors of their difference, which is smaller than either's own."""
+    energy = {"draw": {"value": 3.1, "standard_error": 0.08}, "gaussian_draw": {"value": 3.0, "standard_error": 0.08}}
+    assert warned({"energy": energy}) == []
+    energy["gaussian_draw"]["beside"] = {"kind": "draw", "value": -0.1, "standard_error": 0.01}
+    (line,) = warned({"energy": energy})
+    assert line.startswith("warning: draws (energy score 3.1000) are behind the Gaussian's (3.0000)")
+
+
+def test_shares_are_solved_for():
+    (line,) = warned({"solver": {"evaluations": 9.0, "fallback": 0.0, "failed": 0.5}, "imputer": {"name": "shares"}})
+    assert "of solves failed" in line and "solver.budget" in line
+
+
 @pytest.mark.parametrize("imputer", ["plmcmc", {"name": "plmcmc"}])
 def test_what_helps_against_failures_is_the_imputers_own(imputer):
     (line,) = warned({"solver": {"evaluations": 9.0, "fallback": 0.0, "failed": 1.0}, "imputer": imputer})

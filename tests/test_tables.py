@@ -208,8 +208,9 @@ def test_a_metric_of_ones_own_has_a_table_as_it_says(capsys):
     put("runs", a=changed(AT_90, measures=[told], worst=numbers), b=changed(RECORD, worst=numbers))
     own = printed(capsys, "runs=runs").partition("**Largest error** (lower is better)")[2]
     assert "| viscos, posterior mean | 0.512 | — | — | — | 0.512 |" in own
-    put("edited", a=changed(AT_90, measures=[{"key": "worst", "label": "?"}], worst=numbers))
-    assert "nothing that could be tabulated of 'worst'" in one_line(capsys, "runs=edited")
+    for number, broken in enumerate(([{"key": "worst", "label": "?"}], ["x"], [{}], None, 3)):
+        put(f"edited{number}", a=changed(AT_90, measures=broken, worst=numbers))
+        assert "what a says of its measures cannot be tabulated" in one_line(capsys, f"runs=edited{number}")
 
 
 def test_what_knows_the_truth_is_not_bold(capsys):

@@ -20,8 +20,8 @@ SAVED_EVERY = 300.0
 def learn(job: Fitting, log: Log) -> float:
     """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes."""
     if job.finished:
-        return job.splits.spent
-    began = time.monotonic() - job.splits.spent
+        return job.begun.spent
+    began = time.monotonic() - job.begun.spent
     saved = time.monotonic()
 
     def save(*, finished: bool) -> None:

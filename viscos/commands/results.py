@@ -105,10 +105,17 @@ def joined(parts: list[Results]) -> Results:
 def _side_by_side(parts: list[Completions]) -> Completions:
     """The completions of all items, without latents; the verdicts stand draw by draw."""
     solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
-    notes = {name: torch.cat([part.notes[name] for part in parts if part.notes]) for name in parts[0].notes or {}}
+    names = dict.fromkeys(name for part in parts for name in part.notes or {})
+    notes = {name: torch.cat([_note(part, name) for part in parts]) for name in names}
     expected = [part.expected for part in parts if part.expected is not None]
     draws, mean = torch.cat([part.draws for part in parts], 1), torch.cat(expected) if expected else None
     return Completions(draws, None, solution, parts[0].paired, mean, notes or None)
+
+
+def _note(part: Completions, name: str) -> Tensor:
+    """A number of each item (b,), NaN where an earlier version has not noted it."""
+    unknown = torch.full((part.draws.shape[1],), float("nan"))
+    return (part.notes or {}).get(name, unknown)
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:

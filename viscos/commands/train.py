@@ -60,11 +60,11 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
 def _announce(job: Job) -> None:
     """Saves settings and masks, and says what is about to be trained."""
     runs.save_config(job.run_dir, job.settings)
-    for split, observed in job.splits.masks.items():
+    for split, observed in job.begun.masks.items():
         save_masks(job.run_dir / MASKS.format(split=split), observed)
     say(f"{job.about}; run folder {job.run_dir}")
     say(runs.as_text(job.settings), "verbose")
-    for split, observed in job.splits.masks.items():
+    for split, observed in job.begun.masks.items():
         say(hidden_share(observed, f"{split} items"))
     if job.idle:
         say(job.idle)

@@ -41,15 +41,15 @@ def follow(job: Training) -> dict[str, Any]:
 
 def learn(job: Training, log: Log) -> float:
     """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes."""
-    trainer, began, means = job.trainer, time.monotonic() - job.splits.spent, job.means
+    trainer, began, means = job.trainer, time.monotonic() - job.begun.spent, job.means
 
     def save(epoch: int = 0) -> None:
         test = job.test
-        known = (job.gaussian, means, job.scaling, job.splits.rows)
+        known = (job.gaussian, means, job.scaling, job.begun.rows)
         result = trainer.result()
         parts = model_state(result, job.settings, test.shape, test.classes, *known)
         progress = {"trainer": trainer.state(result), "seconds": time.monotonic() - began}
-        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.splits.files, **progress})
+        checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.begun.files, **progress})
 
     save()
     with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:

@@ -20,4 +20,5 @@ def quantiles(draws: Tensor, shares: Tensor) -> Tensor:
     below = place.floor().long()
     above = torch.minimum(below + 1, count - 1).clamp_min(0)
     low, high = ordered.gather(0, below), ordered.gather(0, above)
-    return torch.lerp(low, high, (place - below).to(low.dtype))
+    part = (place - below).to(low.dtype)
+    return torch.where(part == 0, low, torch.lerp(low, high, part))  # of an infinite draw, too

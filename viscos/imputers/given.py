@@ -17,9 +17,8 @@ class GivenImputer(Imputer):
     """Returns draws (K, N, …) of the items 0 to N − 1, as the method called `label` gave them.
 
     A draw that is not finite where the item is hidden counts as failed. With `paired`, draws 2k and 2k + 1 are an
-    antithetic pair. Raises `InputError` for an item that is not
-    among them, for another shape, or where an observed entry is not as it was given (by more than `tolerance`): such
-    completions are of other items or masks.
+    antithetic pair. Raises `InputError` for an item that is not among them, for another shape, or where an observed
+    entry is not as it was given (by more than `tolerance`): such completions are of other items or masks.
     """
 
     def __init__(self, label: str, draws: Tensor, tolerance: float = 1e-3, paired: bool = False) -> None:

@@ -69,10 +69,11 @@ class Completions:
 
     def first(self, n: int) -> Completions:
         """The first n draws, of independent ones, as if no more had been made; all, if there are fewer."""
-        n = min(n, len(self.draws))
-        rows = torch.arange(n * self.draws.shape[1], device=self.solution.status.device)
-        latents = None if self.latents is None else self.latents[:n]
-        return replace(self, draws=self.draws[:n], latents=latents, solution=self.solution.select(rows))
+        step, (count, items) = 2 if self.paired else 1, self.draws.shape[:2]
+        rows = torch.arange(count * items, device=self.solution.status.device).view(count, items)[::step][:n].flatten()
+        latents = None if self.latents is None else self.latents[::step][:n]
+        draws = self.draws[::step][:n]
+        return replace(self, draws=draws, latents=latents, solution=self.solution.select(rows), paired=False)
 
     def mean(self) -> Tensor:
         """The conditional mean if it is known, else that of the draws that were solved (B, …); NaN on H if none was."""

@@ -134,13 +134,13 @@ class Scores:
         """How much larger the energy score is than that of `other` draws of the same items: the mean of the items'
         differences, over those that both count, and its standard error, in which what is common to both is gone.
         """
-        mine, theirs = (self._each_energy(), other._each_energy())
-        apart = (mine - theirs)[(mine - theirs).isfinite()]
+        apart = self._each_energy() - other._each_energy()
+        apart = apart[apart.isfinite()]
         return {**_plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
 
     def _each_energy(self) -> Tensor:
         """The energy score of every item that was given (n,), NaN where it is left out."""
-        counted = torch.cat(self._counted)
+        counted = torch.cat([torch.zeros(0, dtype=torch.bool), *self._counted])
         each = torch.full(counted.shape, float("nan"), dtype=torch.float64)
         each[counted] = self._joined()[0]
         return each

@@ -9,6 +9,8 @@ from viscos.core.counts import percent
 
 MARGIN = 0.01
 """Share by which a number must be behind another's to be worth a line: a flow at its start is the Gaussian itself."""
+_SOLVE = ("viscos", "shares", "unfitted")
+"""Imputers whose draws are solved for."""
 FAILED = 0.02
 """Share of failed solves above which the numbers are of a selection."""
 
@@ -39,7 +41,8 @@ def warnings(record: dict[str, Any]) -> list[str]:
         )
     scores = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
     draw, other = (row.get("value") for row in scores)
-    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores))
+    beside = scores[1].get("beside", {}).get("standard_error")  # of the same items
+    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores)) if beside is None else beside
     if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"
@@ -54,7 +57,7 @@ def _of_failures(record: dict[str, Any], failed: float, fits: bool) -> str:
     """What failed, and what there is to be done about it."""
     imputer = record.get("imputer") or "viscos"
     imputer = imputer["name"] if isinstance(imputer, dict) else imputer
-    if imputer == "viscos":
+    if imputer in _SOLVE:
         ways = ["loosen solver.tolerance", "raise solver.budget"] + (["fit a posterior to each item (steps=…)"] * fits)
         said = f"{percent(failed)} of solves failed, and the numbers leave their draws out: "
         return f"{said}{', '.join(ways[:-1])} or {ways[-1]}"

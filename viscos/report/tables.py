@@ -76,12 +76,14 @@ def tables(records: list[Record]) -> tuple[Table, ...]:
 
 def _own(records: list[Record]) -> Iterator[Measure]:
     """What metrics of one's own have told the records of their tables, each once."""
-    told = {entry["key"]: entry for record in records for entry in record.content.get("measures", ())}
-    for entry in told.values():
+    found, usual = dict[str, Measure](), {measure.key for measure in MEASURES}
+    for record in records:
         try:
-            yield Measure(**entry)
+            told = [Measure(**entry) for entry in record.content.get("measures", ())]
         except TypeError:  # edited, or of another version
-            raise InputError(f"the record says nothing that could be tabulated of {entry['key']!r}") from None
+            raise InputError(f"what {record.name} says of its measures cannot be tabulated") from None
+        found |= {measure.key: measure for measure in told if measure.key not in usual}
+    yield from found.values()
 
 
 def _of(spec: Measure, records: list[Record]) -> Measure:

@@ -38,9 +38,9 @@ class Fitting(Job):
 
     def state(self, finished: bool, seconds: float) -> dict[str, Any]:
         """What a checkpoint holds."""
-        about = (self.settings, self.test.shape, self.test.classes, self.scaling, self.splits.rows)
+        about = (self.settings, self.test.shape, self.test.classes, self.scaling, self.begun.rows)
         state = imputer_state(self.imputer, *about)
-        return state | {"files": self.splits.files, "finished": finished, "seconds": seconds}
+        return state | {"files": self.begun.files, "finished": finished, "seconds": seconds}
 
 
 def other_imputer(cfg: dict[str, Any]) -> bool:
@@ -57,20 +57,21 @@ def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:
     imputer = _learner(cfg["imputer"], devices)
     splits = splits_of(cfg, devices)
     cfg, dataset, state = splits.cfg | {"validation": 0, "patience": None}, splits.dataset, splits.state
-    observed, scaling = splits.masks["train"], fit_scaling(splits.train, splits.masks["train"])
+    observed = splits.begun.masks["train"]
+    scaling = fit_scaling(splits.train, observed)
     train, test = standardised(splits.train, scaling), standardised(splits.test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     measuring.check(None)
     finished = state is not None and bool(state["finished"])
     if state is not None:
-        restore(imputer, state["imputer"], runs.find_checkpoint(splits.run_dir))
-        imputer.fit_seconds = splits.spent if finished else None
+        restore(imputer, state["imputer"], runs.find_checkpoint(splits.begun.run_dir))
+        imputer.fit_seconds = splits.begun.spent if finished else None
     items, floor = cfg["train_items"], cfg["gaussian_floor"]
     known = FromTraining(None, None, lambda: data, lambda: complete_gaussian(dataset, items, scaling, floor))
     parts = Parts(known, None, measuring.objective.solver, 0.0, cfg["seed"], devices.device)
     settings, idle = {**cfg, "resume": None}, said(given, of_fitting())
-    return Fitting(settings, splits, test, scaling, measuring, idle, imputer, finished, data, parts)
+    return Fitting(settings, splits.begun, test, scaling, measuring, idle, imputer, finished, data, parts)
 
 
 def _learner(spec: dict[str, Any], devices: Devices) -> Imputer:

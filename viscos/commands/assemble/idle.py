@@ -43,6 +43,8 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
         found |= dict.fromkeys(("rounds", "redraw", "temper", "imputed_weight"), "for regression on data with holes")
     elif not model.flow.trained_by_matching:
         found["imputed_weight"] = "this flow has no matching loss"
+    if not cfg["rounds"]:
+        found.setdefault("redraw", "nothing is drawn anew, as rounds is 0")
     if model.posterior is not None and not model.posterior.tempers:
         found.setdefault("temper", "this network has no temperature")
     if not model.holds_out:

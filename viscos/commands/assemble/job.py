@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from viscos.commands.assemble.measuring import Measuring
-from viscos.commands.assemble.splits import Splits
+from viscos.commands.assemble.splits import Begun
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
 
@@ -21,8 +21,7 @@ class Job(ABC):
 
     settings: dict[str, Any]
     """As a run saves them: those given, with what was null as it suits what is trained."""
-    splits: Splits
-    """The data as they were read."""
+    begun: Begun
     test: Data
     """As the model takes them."""
     scaling: Scaling | None
@@ -38,12 +37,12 @@ class Job(ABC):
     @property
     def run_dir(self) -> Path:
         """The folder of the run."""
-        return self.splits.run_dir
+        return self.begun.run_dir
 
     @property
     def observed(self) -> Tensor:
         """What is observed of the test items (N, …), bool."""
-        return self.splits.masks["test"]
+        return self.begun.masks["test"]
 
     @property
     def seed(self) -> int:

@@ -28,28 +28,32 @@ MASKS = "masks_{split}.npz"
 
 
 @dataclass(frozen=True)
-class Splits:
-    """Training and test items with their masks."""
+class Begun:
+    """What a run knows of its data from its beginning to its end."""
 
-    cfg: dict[str, Any]
-    """The settings, with the data and the masks as a run saves them."""
     run_dir: Path
-    dataset: Dataset
-    train: Data
-    test: Data
     masks: dict[str, Tensor]
     """Those of each split (N, …), bool, true where observed, in the order of its items."""
     rows: Tensor | None
     """Fingerprints of the training rows of a table (N,)."""
     files: dict[str, str | None]
     """The digest of the file or folder of the data, if it is the user's own."""
+    spent: float
+    """Seconds that the run has taken before this process."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Training and test items as they were read, and the settings by which they were."""
+
+    cfg: dict[str, Any]
+    """With the data and the masks as a run saves them."""
+    dataset: Dataset
+    train: Data
+    test: Data
+    begun: Begun
     state: dict[str, Any] | None
     """Of the checkpoint that the run goes on from."""
-
-    @property
-    def spent(self) -> float:
-        """Seconds that the run has taken before this process."""
-        return 0.0 if self.state is None else float(self.state.get("seconds", 0.0))
 
 
 def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
@@ -68,7 +72,8 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
     rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
     refuse_other_data(state, rows, files)
     made = _masks(masks, run_dir, train, test, resumed=state is not None)
-    return Splits(cfg, run_dir, dataset, train, test, made, rows, files, state)
+    spent = 0.0 if state is None else float(state.get("seconds", 0.0))
+    return Splits(cfg, dataset, train, test, Begun(run_dir, made, rows, files, spent), state)
 
 
 def _loaded(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:

@@ -84,22 +84,22 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
     splits = splits_of(cfg, devices)
     cfg, train, test, state = dict(splits.cfg), splits.train, splits.test, splits.state
     order, learnt = validation_order(len(train), cfg.get("validation", 0), cfg["seed"])
-    train, observed = train.at(order), splits.masks["train"][order]
+    train, observed = train.at(order), splits.begun.masks["train"][order]
     scaling = fit_scaling(train.at(torch.arange(learnt)), observed[:learnt])
     train, test = standardised(train, scaling), standardised(test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     cfg["dataset"] = passes(cfg["dataset"], learnt, cfg["batch_size"])
     cfg["flow"] = started(cfg["flow"], train.shape, table=scaling is not None)
     flow = build(cfg["flow"], Flow, train.shape)
-    hides = not all(bool(mask.all()) for mask in splits.masks.values())
+    hides = not all(bool(mask.all()) for mask in splits.begun.masks.values())
     cfg = settled(cfg, train.shape, learnt, matches=flow.trained_by_matching, hides=hides)
     gaussian = gaussian_of(splits.dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
     trainer = trainer_of(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
     measuring = Measuring.of(cfg, splits.dataset, trainer.objective)
     measuring.check(flow)
-    table = train if splits.rows is not None else None
+    table = train if splits.begun.rows is not None else None
     idle = said(given, of_training(cfg, trainer, hides))
-    return Training({**cfg, "resume": None}, splits, test, scaling, measuring, idle, trainer, gaussian, table)
+    return Training({**cfg, "resume": None}, splits.begun, test, scaling, measuring, idle, trainer, gaussian, table)
 
 
 def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None) -> Gaussian:

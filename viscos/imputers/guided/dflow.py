@@ -21,8 +21,8 @@ class DFlowImputer(GuidedImputer):
 
     u(x) is by `steps` Euler steps from noise to data. The descent begins at a random x, and it is what keeps x near the
     prior, with a weight of `prior` on |x|². Where the paper takes L-BFGS it is by Adam, with one second moment for an
-    item, that of the first term's gradient: with one for each entry, those that the observation does not touch would go
-    to 0 as fast as others go to what is observed, by that weight alone. Where nothing is observed x stays as it is.
+    item and a decoupled weight (Loshchilov and Hutter, 2019): with a moment for each entry, those that the observation
+    does not touch would go to 0 as fast as others go to what is observed. Where nothing is observed x stays as it is.
     """
 
     name, label = "d_flow", "D-Flow"
@@ -50,10 +50,10 @@ class DFlowImputer(GuidedImputer):
         for k in range(1, self.iterations + 1):
             slope = self._slope(walk, x)
             square = torch.lerp(slope.square().flatten(1).mean(1), square, _BETAS[1])
-            mean = torch.lerp(slope + 2 * self.prior * x, mean, _BETAS[0])
+            mean = torch.lerp(slope, mean, _BETAS[0])
             size = (square / (1 - _BETAS[1] ** k)).sqrt()
-            step = mean / (1 - _BETAS[0] ** k) / per_item(size.clamp_min(_EPSILON), x)
-            x = torch.where(per_item(size > 0, x), x - self.learning_rate * step, x)
+            step = mean / (1 - _BETAS[0] ** k) / per_item(size.clamp_min(_EPSILON), x) + 2 * self.prior * x
+            x = torch.where(per_item(size == 0, x), x, x - self.learning_rate * step)
         return self._end(walk, x)
 
     @torch.enable_grad()
