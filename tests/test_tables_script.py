@@ -117,4 +117,5 @@ def test_the_tables_of_the_page_are_those_of_the_record(script):
     assert min(figures, key=lambda name: figures[name]["rank"]) == script.OURS
     assert round(figures[script.OURS]["worse"] * len(record["cases"]) / len(script.METHODS), 6) == 1
     assert "and in one it was worse than theirs (0.534 after 0.474, of six hidden cells)" in after.replace("\n", " ")
+    assert 0.88 <= figures[script.OURS]["coverage"] <= 0.92
     assert f"Over all cases intervals cover {figures[script.OURS]['coverage']:.3f};" in after
