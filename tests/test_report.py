@@ -227,6 +227,8 @@ def test_draws_are_compared_item_by_item():
     energy["gaussian_draw"]["beside"] = {"kind": "draw", "value": -0.1, "standard_error": 0.01}
     (line,) = warned({"energy": energy})
     assert line.startswith("warning: draws (energy score 3.1000) are behind the Gaussian's (3.0000)")
+    energy["gaussian_draw"]["beside"]["kind"] = "dps_draw"
+    assert warned({"energy": energy}) == [], "that says nothing of the flow"
 
 
 def test_shares_are_solved_for():

@@ -45,8 +45,10 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     with resumable("train", job.run_dir, (job.run_dir / runs.CHECKPOINT).is_file):
         with Log(job.run_dir, job.step) as log:
             log.text("settings", runs.as_text(job.settings))
-            seconds = training.learn(job, log) if isinstance(job, Training) else fitting.learn(job, log)
-            record, first = training.measure(job, log) if isinstance(job, Training) else fitting.measure(job)
+            if isinstance(job, Training):
+                seconds, (record, first) = training.learn(job, log), training.measure(job, log)
+            else:
+                seconds, (record, first) = fitting.learn(job, log), fitting.measure(job)
             _show(job, log, record, first)
         constant = {} if job.scaling is None else {"constant_columns": list(job.scaling.constant)}
         record = {"command": "train", "dataset": job.measuring.dataset.name, **record, **constant}

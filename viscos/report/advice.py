@@ -41,8 +41,9 @@ def warnings(record: dict[str, Any]) -> list[str]:
         )
     scores = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
     draw, other = (row.get("value") for row in scores)
-    beside = scores[1].get("beside", {}).get("standard_error")  # of the same items
-    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores)) if beside is None else beside
+    beside = scores[1].get("beside", {})  # of the same items, if it is the flow that it is compared with
+    paired = beside.get("standard_error") if beside.get("kind") == "draw" else None
+    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores)) if paired is None else paired
     if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"
