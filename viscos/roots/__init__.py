@@ -8,6 +8,7 @@ from viscos.roots.methods.fallback import ByFlow as ByFlow
 from viscos.roots.methods.fallback import Fallback as Fallback
 from viscos.roots.methods.fallback import OnData as OnData
 from viscos.roots.methods.fallback import RootFinder as RootFinder
+from viscos.roots.methods.fallback import hasty as hasty
 from viscos.roots.methods.fixed_point import AlternatingFixedPoint as AlternatingFixedPoint
 from viscos.roots.methods.newton_krylov import NewtonKrylov as NewtonKrylov
 from viscos.roots.methods.path import Path as Path

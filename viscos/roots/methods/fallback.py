@@ -81,6 +81,17 @@ class ByFlow:
         return (self.deep if equation.flow.deep else self.other).solve(equation, start)
 
 
+def hasty(solver: RootFinder, deep: bool) -> RootFinder:
+    """The solver, for a flow that is `deep` or not, without what begins anew where it fails first, if it has that.
+
+    To begin anew costs several times as much as what has failed: where another problem will do as well, as another draw
+    will in place of a draw, that is cheaper.
+    """
+    if isinstance(solver, ByFlow):
+        return hasty(solver.deep if deep else solver.other, deep)
+    return solver.first if isinstance(solver, Fallback) and solver.anew else solver
+
+
 @dataclass(frozen=True)
 class OnData:
     """Newton–Krylov on form (F), as in the paper, for a problem given in form (G).
