@@ -39,12 +39,13 @@ def paper(
 def path(tolerance: float = 1e-3, budget: float = 60, memory: int = 8, parallel: bool = True) -> Fallback:
     """Anderson-accelerated sweeps over the states between a flow's layers, for deep flows.
 
-    What one form leaves, the other begins anew, without the guess, with twice the budget and the patience. On matched
-    digits at 90 % missing (256, latents from the inference network) the parallel form leaves 1 %, after 22 evaluations
-    in the mean. The sequential one takes 23, one small call of the network after another, and solves a third to a half
-    of what is left; damping solves none of it, and as much patience for the parallel form no more. At 50 % missing and
-    in a centre of 8 × 8 (64 digits) nothing is left, after 18 and 17 evaluations (sequential: 16 and 13). Memories of 5
-    to 12 differ by one evaluation.
+    What one form leaves, the other begins anew, without the guess, with twice the budget and the patience; where
+    another draw will do, that is made first (`viscos.inference.impute`). On matched digits at 90 % missing (256,
+    latents from the inference network) the parallel form leaves 1 %, after 22 evaluations in the mean. The sequential
+    one takes 23, one small call of the network after another, and solves a third to a half of what is left; damping
+    solves none of it, and as much patience for the parallel form no more. At 50 % missing and in a centre of 8 × 8 (64
+    digits) nothing is left, after 18 and 17 evaluations (sequential: 16 and 13). Memories of 5 to 12 differ by one
+    evaluation.
     """
     first = Path(tolerance, budget, memory, parallel)
     return Fallback(first, Path(tolerance, 2 * budget, memory, not parallel, 2 * first.patience), anew=True)
