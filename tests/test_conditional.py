@@ -18,7 +18,7 @@ from viscos.inference import Completions, complete, impute
 from viscos.inference.judging import Best
 from viscos.inference.laplace import laplace
 from viscos.posteriors import Amortised, Diagonal
-from viscos.roots import Anderson, ByFlow, Fallback, RootFinder, anderson, newton_krylov, path
+from viscos.roots import Anderson, ByFlow, Fallback, Path, RootFinder, anderson, auto, hasty, newton_krylov, path
 
 TIGHT = anderson(1e-9, 100)
 
@@ -294,6 +294,13 @@ def test_what_would_begin_a_solve_anew_is_left_to_the_last_attempt_of_a_draw(ane
     assert first.items == [64 * 8, *left]
     assert second.items == ([failed] if anew else [*left, failed])
     assert torch.equal(done.draws.isnan(), halves(torch.arange(64)).draws.isnan())
+
+
+def test_only_what_begins_anew_is_left_out_of_a_hasty_solver():
+    usual = auto()
+    assert hasty(usual, deep=True) == Path() == hasty(path(), deep=True)
+    assert hasty(usual, deep=False) is usual.other and isinstance(usual.other, Fallback)
+    assert hasty(newton_krylov(), deep=True) == newton_krylov()
 
 
 def test_a_draw_made_anew_depends_on_nothing_but_its_item_and_its_number():
