@@ -1106,6 +1106,34 @@ def test_nothing_is_written_over_a_training(words, trained, capsys):
     assert {path: path.read_bytes() for path in sorted(Path("run").iterdir()) if path.is_file()} == before
 
 
+@pytest.mark.parametrize("command", ["train", "impute", "eval"])
+def test_nothing_is_written_over_files_of_no_run(command, trained, capsys):
+    """A folder of one's own may hold what has the name of something that a run would replace or remove."""
+    files = {"draws/notes.txt": "mine", "completed/photo.txt": "mine", "masked.csv": "a\n1\n", "config.yaml": "a: 1\n"}
+    for name, text in files.items():
+        path = Path("mine", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    words = DEBUG if command == "train" else (f"checkpoint={trained}", *(NO_FIT if command == "impute" else ()))
+    says = (
+        f"{Path('mine').resolve()} holds completed, which is of no run and might be written over; leave the folder to"
+    )
+    for more in ((), ("overwrite=true",) if command == "impute" else ("seed=1",)):
+        assert says in refused(capsys, command, *words, *more, "hydra.run.dir=mine")
+    assert {name: Path("mine", name).read_text() for name in files} == files
+
+
+def test_a_result_of_another_command_is_not_written_over(trained, capsys):
+    of = (f"checkpoint={trained}", "hydra.run.dir=out")
+    assert main(["impute", *of, *NO_FIT, "items=2"]) == 0
+    before = Path("out/metrics.json").read_bytes()
+    for words in (("eval", *of), ("train", *DEBUG, "hydra.run.dir=out")):
+        assert "out holds a result of `viscos impute`, which this run would write over" in refused(capsys, *words)
+    assert Path("out/metrics.json").read_bytes() == before
+    assert main(["eval", of[0], "hydra.run.dir=measured", "items=4", "calibration=false"]) == 0
+    assert main(["eval", of[0], "hydra.run.dir=measured", "items=4", "calibration=false"]) == 0, "by the same command"
+
+
 def test_a_run_that_max_steps_stopped_goes_on(trained):
     shutil.copytree(trained, "run")
     assert main(["train", "resume=run", "max_steps=null", "epochs=1"]) == 0

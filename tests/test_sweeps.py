@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from problems import waited
 from test_commands import assert_equal, figures, without_clock
 
+import viscos
+from viscos import runs
 from viscos.cli import main, sweep
 from viscos.core.errors import InputError
 from viscos.runs import checkpoint, own_files
@@ -119,6 +123,59 @@ def test_a_folder_of_pictures_is_its_names_and_contents():
     Path("pictures/sub/a.png").write_bytes(b"23")
     assert len({first, moved, digest()["dataset.path"]}) == 3 and len(first) == 16
     assert own_files.digests({"dataset": {"name": "mnist"}, "mask": None}) == {}
+
+
+def test_files_of_every_command_count(tmp_path):
+    """A checkpoint's file alone, whatever else lies in its folder; pictures that a pattern matches."""
+    for name in ("run/checkpoint.pt", "run/curves", "a-1.png", "a-2.png", "b.png", "other.npz"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(name)
+    cfg = {"checkpoint": "run", "input": "a-*.png", "completions": "other.npz"}
+    first = own_files.digests(cfg)
+    assert set(first) == set(cfg) and all(first.values())
+    for name, changed in (
+        ("run/curves", set()),
+        ("b.png", set()),
+        ("a-2.png", {"input"}),
+        ("other.npz", {"completions"}),
+    ):
+        Path(name).write_text("else")
+        found = own_files.digests(cfg)
+        assert {key for key in cfg if found[key] != first[key]} == changed
+        first = found
+    Path("run/checkpoint.pt").write_text("else")
+    assert own_files.digests(cfg)["checkpoint"] != first["checkpoint"]
+    assert own_files.digests({"checkpoint": "nowhere", "input": None}) == {"checkpoint": None}
+
+
+def test_other_commands_go_on_too(capsys):
+    """A finished job of `viscos impute` or `viscos eval` is left alone until its checkpoint is another one."""
+    for seed in (0, 1):
+        assert main(["train", *DEBUG, "test_items=4", "draws=1", f"seed={seed}", f"hydra.run.dir=run{seed}"]) == 0
+    assert main(["train", *DEBUG, "test_items=4", "draws=1", "seed=0", "hydra.run.dir=run"]) == 0
+    for command, more in (("impute", ("items=1", "steps=1", "draws=1")), ("eval", ("items=1", "calibration=false"))):
+        words = [command, "--multirun", "checkpoint=run", *more, "threads=1", "missing=0.3,0.6"]
+        folder = Path("outputs/sweeps", command)
+        for jobs_there in (2, 2):
+            assert main(words) == 0
+            assert len(list(folder.glob("*/metrics.json"))) == jobs_there
+        assert capsys.readouterr().out.count("is finished") == 2
+    shutil.copy("run1/checkpoint.pt", "run/checkpoint.pt")
+    assert main(words) == 0 and len(list(folder.glob("*/metrics.json"))) == 4
+
+
+def test_failures_of_another_sweep_are_not_listed(stand_in, capsys):
+    assert main([*SWEEP[:-3], "missing=1", "test_items=4", "draws=1"]) == 2
+    for note in FOLDER.glob(f"*/{sweep.FAILED}"):
+        os.utime(note, (0, 0))
+    assert main([*SWEEP[:-3], "missing=1", "test_items=8", "draws=1"]) == 2
+    listed = capsys.readouterr().err.split("runs only what is not finished:\n")[-1]
+    assert "test_items_8" in listed and "test_items_4" not in listed
+
+
+def test_where_a_job_runs_is_not_in_its_name():
+    composed = yaml.safe_load((Path(viscos.__path__[0]) / "configs/hydra/viscos.yaml").read_text())
+    assert {*runs.MACHINE, "allow"} <= set(composed["job"]["config"]["override_dirname"]["exclude_keys"])
 
 
 def test_a_folder_that_any_job_may_use_is_not_trusted(stand_in):

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ class JobFailed(CompactHydraException):
 def run(command: str, arguments: list[str]) -> int:
     """Composes the settings, runs the job or jobs, and returns the exit status."""
     ordered = composition.with_own_parts(command, composition.with_mask_file(composition.ordered(arguments)))
+    began = time.time() - 2  # the clock of a disk may be coarse, or behind
     new = [path for path in (Path("outputs", command), Path("outputs")) if not path.exists()]
     try:
         if not {"--multirun", "-m"}.isdisjoint(ordered):
@@ -43,7 +45,7 @@ def run(command: str, arguments: list[str]) -> int:
         composition.apply(job, command, ordered)
     except JobFailed as failure:
         if failure.sweep:  # Hydra raises the first job's error, after the last job
-            print(f"viscos {command}: {sweep.failures(failure.sweep)}", file=sys.stderr)
+            print(f"viscos {command}: {sweep.failures(failure.sweep, began)}", file=sys.stderr)
         return failure.status
     except KeyboardInterrupt as interrupt:
         swept = not {"--multirun", "-m"}.isdisjoint(ordered)

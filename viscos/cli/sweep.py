@@ -56,19 +56,18 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether it need not run again. Only a training: other commands depend on files that may change."""
-        return self._known and Path(self.folder, runs.RECORD).is_file()
+        """Whether it need not run again."""
+        return self._known and not self.config.get("overwrite") and Path(self.folder, runs.RECORD).is_file()
 
     @property
     def interrupted(self) -> bool:
-        """Whether an earlier run left a checkpoint to go on from."""
-        return self._known and Path(self.folder, runs.CHECKPOINT).is_file()
+        """Whether an earlier run left a checkpoint to go on from; finished batches a run finds itself."""
+        return self.command == "train" and self._known and Path(self.folder, runs.CHECKPOINT).is_file()
 
     @property
     def _known(self) -> bool:
         """Whether the folder holds this job alone; under another hydra.sweep.subdir it may hold any."""
-        own = job_name(self.overrides, _root_=self.config)
-        return self.command == "train" and Path(self.folder).name == own
+        return Path(self.folder).name == job_name(self.overrides, _root_=self.config)
 
 
 def forget_failure(folder: str) -> None:
@@ -82,9 +81,9 @@ def note_failure(folder: str, reason: str) -> None:
         atomic.write(Path(folder, FAILED), lambda path: path.write_text(reason + "\n", encoding="utf-8"))
 
 
-def failures(folder: str | Path) -> str:
-    """The jobs in a sweep's folder that failed, a line each with the reason."""
-    notes = sorted(Path(folder).glob(f"*/{FAILED}"))
+def failures(folder: str | Path, since: float) -> str:
+    """The jobs in a sweep's folder that have failed since a time, in seconds, a line each with the reason."""
+    notes = sorted(note for note in Path(folder).glob(f"*/{FAILED}") if note.stat().st_mtime >= since)
     lines = [f"  {note.parent.name}: {note.read_text(encoding='utf-8').strip()}" for note in notes]
     return "\n".join([f"failed in {folder}; the same command runs only what is not finished:", *lines])
 

@@ -20,7 +20,7 @@ from viscos.runs.provenance import provenance
 
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
-    runs.refuse_training(cfg["run_dir"])
+    runs.refuse_taken(cfg["run_dir"], "eval")
     job = evaluation(cfg)
     for note in job.test.notes:
         say(note)

@@ -24,7 +24,7 @@ from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
-from viscos.commands.shards import Shards, has_shards
+from viscos.commands.shards import Shards
 from viscos.commands.trust import drawn, weighed
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
@@ -46,7 +46,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     ended goes on after the last of them.
     """
     run_dir = Path(cfg["run_dir"])
-    runs.refuse_training(run_dir)
+    if not cfg["resume"]:
+        runs.refuse_taken(run_dir, "impute")
     if (record := _finished(run_dir, resumed=bool(cfg["resume"]))) is not None:
         return record
     _keep(run_dir, overwrite=cfg["overwrite"] or bool(cfg["resume"]))
@@ -74,7 +75,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         if not job.settings["resume"]:
             (job.run_dir / runs.RECORD).unlink(missing_ok=True)  # of a run that is overwritten, which has finished
         runs.save_config(job.run_dir, job.settings | {"resume": None})
-    with resumable("impute", job.run_dir, lambda: has_shards(job.run_dir)), ExitStack() as opened:
+    with resumable("impute", job.run_dir, lambda: runs.has_shards(job.run_dir)), ExitStack() as opened:
         log = opened.enter_context(Log(job.run_dir)) if first else None
         with held() as interrupted:
             for each in passes:
@@ -87,7 +88,7 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
 
 def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     """The record of a run that is to go on, and has nothing left to do."""
-    if not resumed or not (run_dir / runs.RECORD).is_file() or has_shards(run_dir):
+    if not resumed or not (run_dir / runs.RECORD).is_file() or runs.has_shards(run_dir):
         return None
     print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
     return _record(run_dir)

@@ -27,7 +27,7 @@ from viscos.train.devices import Devices
 def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Trains, or goes on with a run; returns the record that `metrics.json` holds."""
     if not cfg["resume"]:
-        runs.refuse_training(cfg["run_dir"])
+        runs.refuse_taken(cfg["run_dir"], "train")
     machine = Machine.of(cfg)
     if machine.devices > 1 and other_imputer(cfg):
         raise InputError(f"devices={machine.devices} share the batches of a flow; another imputer trains on one")

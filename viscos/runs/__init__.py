@@ -5,11 +5,13 @@ from viscos.runs.folder import CONFIG as CONFIG
 from viscos.runs.folder import LATEST as LATEST
 from viscos.runs.folder import MACHINE as MACHINE
 from viscos.runs.folder import RECORD as RECORD
+from viscos.runs.folder import SHARDS as SHARDS
 from viscos.runs.folder import as_text as as_text
 from viscos.runs.folder import discard_if_empty as discard_if_empty
 from viscos.runs.folder import essence as essence
 from viscos.runs.folder import find_checkpoint as find_checkpoint
+from viscos.runs.folder import has_shards as has_shards
 from viscos.runs.folder import load_config as load_config
 from viscos.runs.folder import named as named
-from viscos.runs.folder import refuse_training as refuse_training
+from viscos.runs.folder import refuse_taken as refuse_taken
 from viscos.runs.folder import save_config as save_config

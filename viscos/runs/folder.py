@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ OUTPUTS = Path("outputs")
 """Where runs go unless they are told otherwise."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate", "verbosity")
 """Settings that say what a run is computed on, and what it says meanwhile; they do not change what it is."""
+SHARDS = "shards"
+"""The folder, in that of a run, of batches that are finished before the run is."""
 _PREPARED = {".hydra", CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
 _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 
@@ -77,13 +80,47 @@ def find_checkpoint(path: str | Path) -> Path:
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
 
 
-def refuse_training(run_dir: str | Path) -> None:
-    """Raises `InputError` for a folder that holds a training, which a run that begins there would write over."""
-    if (Path(run_dir) / CHECKPOINT).exists():
+def refuse_taken(run_dir: str | Path, command: str) -> None:
+    """Raises `InputError` for a folder that holds what a run of `command` that begins there would write over.
+
+    That is a training, the result of another command, or files that no run left.
+    """
+    folder = Path(run_dir)
+    advice = "leave the folder to viscos, or give another"
+    if (folder / CHECKPOINT).exists():
         raise InputError(
-            f"{run_dir} holds a training, which this run would write over; leave the folder to viscos, or give another "
+            f"{run_dir} holds a training, which this run would write over; {advice} "
             f"(`viscos train {typed('resume', run_dir)}` goes on with it)"
         )
+    maker = _maker(folder)
+    if maker not in (None, command):
+        raise InputError(f"{run_dir} holds a result of `viscos {maker}`, which this run would write over; {advice}")
+    if maker or _is_run(folder) or not folder.is_dir():
+        return
+    if strange := min((path.name for path in folder.iterdir() if path.name != ".hydra"), default=None):
+        raise InputError(f"{run_dir} holds {strange}, which is of no run and might be written over; {advice}")
+
+
+def _maker(folder: Path) -> str | None:
+    """The command whose result a folder holds, if any."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return str(record["command"]) if isinstance(record, dict) and "command" in record else None
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder holds the settings of a run, which may not have come to its end."""
+    try:
+        return load_config(folder).keys() >= {"seed", "threads"}
+    except InputError:
+        return False
+
+
+def has_shards(run_dir: str | Path) -> bool:
+    """Whether a run has finished batches that it has not put together."""
+    return any((Path(run_dir) / SHARDS).glob("*.pt"))
 
 
 def named(path: str | Path) -> Path:
