@@ -390,7 +390,8 @@ def test_help_of_a_command(name, capsys):
     for option in outline(name).options:
         assert f"  {option.name}=" in text and option.meaning in text
     for part in outline(name).parts:
-        assert all(f"      {choice}" in text for choice in choices(part.name))
+        of_run = help._OF_RUN.get(part.name) if part.default == "null" else None
+        assert all(f"      {choice}" in text for choice in (choices(part.name) if of_run is None else of_run))
     assert "--cfg job" in text and "outputs/" in text
     assert max(map(len, text.splitlines())) <= 120
 
@@ -559,6 +560,13 @@ def test_help_of_several_choices_and_of_none(capsys):
     assert mnist.startswith("dataset=mnist\n28 × 28 digits\n  dataset.") and glow.startswith("flow=glow\n")
     assert main(["train", "--help", "flow=nothing"]) == 0
     assert capsys.readouterr().out == help.command("train") + "\n"
+
+
+def test_help_offers_what_a_command_takes():
+    """`viscos impute` has its flow from the run, or from another library."""
+    page = help.command("impute")
+    assert "      foreign  " in page and "      glow " not in page and "flow.width" not in page
+    assert "      moons " not in page and "flow.width=64" in help.command("train")
 
 
 def test_help_is_a_page_without_trailing_blanks():

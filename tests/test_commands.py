@@ -1158,6 +1158,30 @@ def test_a_training_does_not_go_on_with_other_data(words, capsys):
     refuse_other_data({}, None, files)  # the first checkpoints do not say
 
 
+def test_a_mask_file_is_found_from_any_folder(monkeypatch, tmp_path):
+    """By the settings that a run saves, as its data are; and below the home folder."""
+    np.save("m.npy", np.arange(64).reshape(8, 8) % 2)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["train", *DEBUG, "missing=null", "mask=file", 'mask.path="~/m.npy"', "hydra.run.dir=run"]) == 0
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert main(["train", f"resume={tmp_path}/run", "max_steps=null", "epochs=1"]) == 0
+    assert runs.load_config(tmp_path / "run")["mask"]["path"] == str(tmp_path / "m.npy")
+
+
+def test_items_of_data_that_have_moved_are_completed(capsys):
+    values = np.random.default_rng(0).random((40, 8, 8))
+    np.savez("a.npz", x_train=values[:30], x_test=values[30:])
+    data = ("dataset=array", "dataset.path=a.npz", "batch_size=8", "draws=1")
+    assert main(["train", *DEBUG, *data, "hydra.run.dir=run"]) == 0
+    Path("a.npz").rename("b.npz")
+    words = ("checkpoint=run", *NO_FIT, "items=2")
+    assert "if the data have moved, say where they are now: dataset.path=…" in refused(capsys, "impute", *words)
+    assert main(["impute", *words, "dataset.path=b.npz", "hydra.run.dir=out"]) == 0
+    assert runs.load_config("out")["dataset"] == {"path": str(Path("b.npz").absolute())}
+    assert "only path, root, download may change" in refused(capsys, "impute", *words, "dataset.size=9")
+
+
 def test_other_settings_or_masks_cannot_go_on(longer, capsys):
     shutil.copytree(longer, "run")
     assert "cannot be given with resume" in refused(capsys, "train", "resume=run", "missing=0.2")

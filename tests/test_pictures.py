@@ -224,6 +224,19 @@ def test_masks_of_another_size_and_folders_of_masks():
         FileMask("m")((1, 4, 4), 1, 0, "test")
 
 
+def test_a_mask_of_a_folder_has_the_whole_name_of_its_picture():
+    """What begins alike, or is no mask, is not taken for one; of two masks neither is."""
+    grey = np.where(BARS.numpy(), 0, 255).astype(np.uint8)
+    for name, pixels in (("a.1.png", 255 - grey), ("a.png", grey)):
+        save(pixels, f"m/{name}")
+    Path("m/a.json").write_text("{}")
+    assert torch.equal(FileMask("m").of_picture("a.jpg", Path("a.jpg"), (6, 8), (1, 6, 8)), ~BARS)
+    assert torch.equal(FileMask("m").of_picture("a.1.jpg", Path("a.1.jpg"), (6, 8), (1, 6, 8)), BARS)
+    np.save("m/a.npy", BARS.numpy())
+    with pytest.raises(InputError, match=r"the folder 'm' has a\.npy and a\.png; leave one mask for each picture"):
+        FileMask("m").of_picture("a.jpg", Path("a.jpg"), (6, 8), (1, 6, 8))
+
+
 # -------------------------------------------------------------------------------------------------------------- writing
 
 

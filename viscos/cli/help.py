@@ -77,6 +77,9 @@ _FLAGS = (
     ("--help, -h", "this page; with a part, as flow=glow, its settings"),
 )
 
+_OF_RUN: dict[str, tuple[str, ...]] = {"dataset": (), "flow": ("foreign",)}
+"""What there is to choose of a part that the run has, where a command leaves it to the run."""
+
 
 def overview() -> str:
     """The page of `viscos --help`."""
@@ -139,8 +142,8 @@ def _settings(part: str, choice: str) -> str:
 def _parts(parts: tuple[Option, ...]) -> list[str]:
     lines = ["Parts; each is one of several choices, * is the default:"]
     for part in parts:
-        lines += [f"  {part.name}=…  {part.meaning}", _table(_choices(part), indent=6)]
-    shown = "flow=continuous" if any(part.name == "flow" for part in parts) else "mask=center8"
+        lines += [f"  {part.name}=…  {part.meaning}", *([_table(rows, indent=6)] if (rows := _choices(part)) else [])]
+    shown = "flow=continuous" if _makes_flows(parts) else "mask=center8"
     how = f"A part's own settings are written with a dot: {_dotted(parts)}; {shown} --help explains them."
     return [*lines, "", how, ""]
 
@@ -151,7 +154,11 @@ def _figures() -> tuple[tuple[str, str], ...]:
 
 
 def _dotted(parts: tuple[Option, ...]) -> str:
-    return "flow.width=64" if any(part.name == "flow" for part in parts) else "mask=center8 mask.size=4"
+    return "flow.width=64" if _makes_flows(parts) else "mask=center8 mask.size=4"
+
+
+def _makes_flows(parts: tuple[Option, ...]) -> bool:
+    return any(part.name == "flow" and part.default != "null" for part in parts)
 
 
 def _row(option: Option) -> tuple[str, str]:
@@ -160,8 +167,9 @@ def _row(option: Option) -> tuple[str, str]:
 
 
 def _choices(part: Option) -> tuple[tuple[str, str], ...]:
-    found = choices(part.name).items()
-    return tuple((name + (" *" if name == part.default else ""), meaning) for name, meaning in found)
+    of_run = _OF_RUN.get(part.name) if part.default == "null" else None
+    found = {name: text for name, text in choices(part.name).items() if of_run is None or name in of_run}
+    return tuple((name + (" *" if name == part.default else ""), meaning) for name, meaning in found.items())
 
 
 def _table(rows: tuple[tuple[str, str], ...], indent: int = 2) -> str:

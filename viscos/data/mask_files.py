@@ -21,6 +21,8 @@ from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.data.sources.pictures import PICTURES, open_picture
 
+ENDINGS = (".npy", ".npz", ".pt", *PICTURES)
+"""Of mask files."""
 _OPAQUE = 255
 
 
@@ -110,8 +112,8 @@ def _read(path: Path) -> Tensor | Image.Image:
     readers |= dict.fromkeys(PICTURES, lambda path: open_picture(path).image)
     if path.is_dir():
         raise InputError(f"{path} is a folder; masks of a folder are for pictures of a user's own, a mask for each")
-    if path.suffix.lower() not in readers:
-        raise InputError(f"mask file {path} has the ending {path.suffix!r}; give {', '.join(readers)}")
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"mask file {path} has the ending {path.suffix!r}; give {', '.join(ENDINGS)}")
     if not path.is_file():
         raise InputError(f"there is no mask file {path}; check the path")
     try:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.data.mask_files import read_mask
+from viscos.data.mask_files import ENDINGS, read_mask
 from viscos.data.sources.pictures import PICTURES
 
 Shape = tuple[int, ...]
@@ -140,7 +140,7 @@ class FileMask(Mask):
 
     def __call__(self, shape: Shape, n: int, seed: int, split: str) -> Tensor:
         """`observed` (n, *shape). Raises `InputError` if the file is not such a mask or does not fit."""
-        path = Path(self.path)
+        path = Path(self.path).expanduser()
         observed = read_mask(path, self.hole, self.threshold)
         seen = tuple(observed.shape)
         if seen == shape or (len(shape) == 3 and seen == shape[1:]):
@@ -179,9 +179,13 @@ def _of_name(folder: Path, name: str) -> Path:
     """The mask in a folder that has the name of a picture, whatever their endings."""
     bare = Path(name).with_suffix("") if Path(name).suffix.lower() in PICTURES else Path(name)
     for wanted in (folder / name, folder / bare):
-        found = [wanted] if wanted.is_file() else sorted(wanted.parent.glob(f"{glob.escape(wanted.name)}.*"))
+        beside = sorted(wanted.parent.glob(f"{glob.escape(wanted.name)}.*"))
+        found = [path for path in beside if path.stem == wanted.name and path.suffix.lower() in ENDINGS]
+        if wanted.is_file() or len(found) == 1:
+            return wanted if wanted.is_file() else found[0]
         if found:
-            return found[0]
+            names = " and ".join(path.name for path in found)
+            raise InputError(f"the folder {str(folder)!r} has {names}; leave one mask for each picture")
     raise InputError(f"the folder {str(folder)!r} has no mask called {bare.as_posix()!r}; give one for each picture")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from viscos.commands.assemble.paths import whole
 from viscos.data.items import Data
 from viscos.data.sources.registry import load_described
 
@@ -19,8 +19,7 @@ class Dataset:
     @property
     def saved(self) -> dict[str, Any]:
         """The settings with whole paths, so that they find the same files from any folder."""
-        paths = {key: self.settings[key] for key in ("root", "path") if self.settings.get(key)}
-        return self.settings | {key: str(Path(path).expanduser().absolute()) for key, path in paths.items()}
+        return whole(self.settings, ("root", "path"))
 
     @property
     def name(self) -> str:

@@ -17,7 +17,8 @@ from viscos.commands.assemble.idle import apart, of_another_imputer, of_completi
 from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
-from viscos.commands.assemble.saved import from_training, noise_of, test_masks, test_split, unfinished
+from viscos.commands.assemble.paths import whole
+from viscos.commands.assemble.saved import from_training, moved, noise_of, test_masks, test_split, unfinished
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.far_out import far_from_training
@@ -158,7 +159,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     """
     cfg, given = apart(cfg)
     masks = masks_of(cfg)
-    trained = _trained(cfg, device)
+    trained = moved(_trained(cfg, device), cfg.get("dataset"))
     items = _items(cfg, trained, masks)
     cfg |= {"draws": cfg["draws"] or (DRAWS if items.rows is None else ROW_DRAWS)}
     data = trained.standardised(items.data)
@@ -253,13 +254,8 @@ def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
 
 def _with_whole_paths(cfg: dict[str, Any]) -> dict[str, Any]:
     """The settings with paths that find the same files from any folder."""
-    mask = cfg.get("mask")
-    whole = {key: _whole(cfg[key]) for key in ("checkpoint", "input") if cfg[key] is not None}
-    return cfg | whole | ({"mask": mask | {"path": _whole(mask["path"])}} if mask and mask.get("path") else {})
-
-
-def _whole(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    cfg = whole(cfg, ("checkpoint", "input"))
+    return cfg | {part: whole(cfg[part], ("path", "root")) for part in ("mask", "dataset") if cfg.get(part)}
 
 
 def _trained(cfg: dict[str, Any], device: torch.device) -> Trained | Fitted:

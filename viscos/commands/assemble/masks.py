@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from viscos.commands.assemble.paths import whole
 from viscos.core.build import build, makes
 from viscos.core.errors import InputError
 from viscos.data.items import Data
@@ -22,8 +23,13 @@ class Masks:
     """A kind of mask, for any split of any data."""
 
     spec: dict[str, Any]
-    """Its plain description, as a run saves it."""
+    """Its plain description."""
     seed: int
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Its description as a run saves it, which finds the same file from any folder."""
+        return whole(self.spec, ("path",))
 
     def of(self, data: Data, split: str) -> Tensor:
         """The masks of a split (N, …), bool, true where observed; what the data themselves lack is never observed."""

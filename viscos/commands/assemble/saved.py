@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,18 @@ def dataset_of(trained: Saved) -> Dataset:
     return Dataset(trained.cfg["dataset"])
 
 
+def _load(trained: Saved, split: str, limit: int | None) -> Data:
+    """A split of the run's data; raises `InputError` that says what can be done where they are gone."""
+    dataset = dataset_of(trained)
+    try:
+        return dataset.load(split, limit)
+    except InputError as error:
+        path = dataset.settings.get("path")
+        if path is None or Path(path).exists():
+            raise
+        raise InputError(f"{error}; if the data have moved, say where they are now: dataset.path=…") from error
+
+
 def unfinished(trained: Saved) -> tuple[str, ...]:
     """A line on a training that did not come to its end, or has not yet; none where the run folder is not there."""
     folder, state = trained.path.parent, trained.state
@@ -59,7 +72,9 @@ def moved(trained: S, place: dict[str, Any] | None) -> S:
     """
     if not place:
         return trained
-    own = trained.cfg["dataset"]
+    own = trained.cfg.get("dataset")
+    if own is None:
+        raise InputError("this flow came without data, so dataset has no effect; leave it out")
     if place.get("name", own["name"]) != own["name"]:
         raise InputError(f"the run was trained on dataset={own['name']}; only the place of its data may change")
     where = {key: value for key, value in place.items() if key in PLACE and value is not None}
@@ -83,11 +98,11 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
 
     Raises `InputError` where none is left.
     """
-    dataset, scaling, seen = dataset_of(trained), trained.scaling, trained.rows
-    test = dataset.load("test", limit)
+    scaling, seen = trained.scaling, trained.rows
+    test = _load(trained, "test", limit)
     if scaling is None or seen is None or not isinstance(test, Vectors):
         return TestSplit(test, False)
-    train = dataset.load("train", trained.cfg["train_items"])
+    train = _load(trained, "train", trained.cfg["train_items"])
     assert isinstance(train, Vectors)
     if torch.equal(fingerprints(scaling.aligned(train)), seen):
         return TestSplit(test, False)
@@ -118,7 +133,7 @@ def from_training(trained: Saved) -> FromTraining:
     """What the run knows of its training data."""
 
     def data() -> IncompleteData:
-        train = dataset_of(trained).load("train", trained.cfg["train_items"])
+        train = _load(trained, "train", trained.cfg["train_items"])
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
         train = trained.standardised(train)

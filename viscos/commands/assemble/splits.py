@@ -66,7 +66,7 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
     assert masks is not None  # at the usual rate if at no other
     train, test = _loaded(cfg, dataset, devices)
     extractor_for(test.shape, cfg["inception"])  # refuses before anything is trained
-    cfg = {**cfg, "dataset": dataset.saved, "mask": masks.spec, "missing": masks.missing}
+    cfg = {**cfg, "dataset": dataset.saved, "mask": masks.saved, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     train, test = _as_begun(state, train), _as_begun(state, test)
     rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
