@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
 
-from viscos.core.rng import ItemGenerators, generator
+from viscos.core.rng import ItemGenerators, generator, rademacher
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
 
@@ -335,6 +335,23 @@ def test_the_choice_is_an_items_own_whoever_stands_beside_it():
         torch.testing.assert_close(x[item], its[0])
         assert float(block.products[item]) == float(ledger.products[0]) > 0 and bool(ledger.ok[0])
     assert bool(block.ok.all())
+
+
+def test_what_is_drawn_after_the_choice_does_not_depend_on_company():
+    """As the value by which a mixture learns its weights is."""
+    flow, y, hidden = mixed()
+
+    def next_probe(rows, probes):
+        block = BlockSolver(flow.linearize(y[rows])[1], hidden[rows])
+        Auto(exact_below=0).surrogate(flow, y[rows], block, probes)
+        return rademacher(y[rows], probes)
+
+    each = [next_probe(rows, ItemGenerators(0, rows, 1, 0)) for rows in torch.arange(4).split(1)]
+    assert torch.equal(next_probe(torch.arange(4), ItemGenerators(0, torch.arange(4), 1, 0)), torch.cat(each))
+    alike = torch.tensor([1, 3])
+    assert torch.equal(next_probe(alike, ItemGenerators(0, alike, 1, 0)), torch.cat([each[1], each[3]]))
+    both, one_kind = (next_probe(torch.tensor(rows), generator(0)) for rows in ([0, 1, 2, 3], [0, 2, 0, 2]))
+    assert torch.equal(both, one_kind)
 
 
 def test_a_part_of_a_block_keeps_the_ledger_of_the_whole():

@@ -100,7 +100,11 @@ class NLADE:
 
 @dataclass(frozen=True)
 class Auto:
-    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself."""
+    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself.
+
+    It leaves the generator where it is, whatever is chosen: what is drawn next for an item does not depend on which
+    estimators its neighbours take.
+    """
 
     probes: int = 1
     exact_below: int = 16
@@ -112,13 +116,14 @@ class Auto:
         natural = self.natural(block.hidden)
         x, surrogate = torch.empty_like(y), y.new_empty(len(y))
         for estimator, chosen in ((NLADE(self.probes), natural), (CLADE(self.probes), ~natural)):
-            if bool(chosen.all()):
-                return estimator.surrogate(flow, y, block, generator)
             rows = chosen.nonzero().flatten()
-            if len(rows):
-                own = of_rows(generator, len(y), rows)
-                part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
-                x, surrogate = x.index_put((rows,), part[0]), surrogate.index_put((rows,), part[1])
+            if not len(rows):
+                continue
+            own = of_rows(generator, len(y), rows)
+            if len(rows) == len(y):
+                return estimator.surrogate(flow, y, block, own)
+            part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
+            x, surrogate = x.index_put((rows,), part[0]), surrogate.index_put((rows,), part[1])
         return x, surrogate
 
     @staticmethod
