@@ -2,9 +2,22 @@
 
 import pytest
 import torch
-from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
+from problems import (
+    F64,
+    AffineFlow,
+    SmoothFlow,
+    data,
+    dense_jacobian,
+    flow_named,
+    masks,
+    normal,
+    orthogonal,
+    residual_flow,
+    within,
+)
 
 from viscos.core.rng import ItemGenerators, generator, rademacher
+from viscos.flows import Bijection, Flow
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
 
@@ -191,6 +204,36 @@ def test_a_probe_whose_product_with_j_is_wrong_is_left_out():
     block = BlockSolver(Off(A), hidden)
     NLADE().surrogate(flow, normal(4, 5), block, generator(0))
     assert block.ok.tolist() == [True, False, True, False]
+
+
+class Steep(Bijection):
+    """The identity times a parameter where the first entry is negative, else a matrix of a condition number of 1e6."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.A = orthogonal(d, 1) * torch.logspace(0, -6, d, dtype=F64) @ orthogonal(d, 2)
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=F64))
+
+    def forward(self, y):
+        return self.scale * torch.where(y[:, :1] < 0, y, y @ self.A.T)
+
+
+def test_a_probe_of_the_flow_itself_that_is_not_solved_is_left_out():
+    """CLADE leaves ∇ log|det G| to the flow, whose solves have verdicts as those on H have."""
+    flow, y = Flow([Steep(300)], (300,)), normal(2, 300)
+    y[:, 0] = torch.tensor([-1.0, 1.0])
+    hidden = (torch.arange(300) < 3).expand(2, 300)
+    _, G = flow.linearize(y)
+    u = G.inverse(1e-3).rmv(v := rademacher(y, generator(0)))
+    assert ((G.rmv(u) - v).norm(dim=1) > 0.5 * v.norm(dim=1)).tolist() == [False, True]
+    block = BlockSolver(G, hidden, None, GMRES(1e-6))
+    _, surrogate = CLADE().surrogate(flow, y, block, generator(0))
+    assert block.ok.tolist() == [True, False] and surrogate.isfinite().tolist() == [True, False]
+    (found,) = torch.autograd.grad(torch.where(block.ok, surrogate, 0).sum(), flow.parameters())
+    assert found.item() == pytest.approx(3 - 300)
+    assert flow.log_prob(y).isfinite().tolist() == [True, False], "there is no gradient of the second"
+    with torch.no_grad():
+        assert flow.log_prob(y).isfinite().all()
 
 
 # ----------------------------------------------------------------------------------------------------------- values

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
-from viscos.flows.bijection import written_out
+from viscos.flows.bijection import WRONG, written_out
 from viscos.flows.flow import Flow
 from viscos.logdet.block import BlockSolver
-
-_WRONG = 0.05  # relative error of a product with J above which an item counts as failed
 
 
 class LogDetEstimator(Protocol):
@@ -58,6 +56,7 @@ class CLADE:
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         x, ladj = flow.forward_and_ladj_surrogate(y, generator)
+        block.note(ladj.isfinite())  # the flow's own probes may fail, too
         total = -ladj
         for _ in range(self.probes):
             v = rademacher(y, generator, block.hidden)
@@ -92,7 +91,7 @@ class NLADE:
                 a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
             x, Ga = flow.tangent(y, a)
             error = (Ga.detach() - v).flatten(1).norm(dim=1)
-            block.note(error <= _WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
+            block.note(error <= WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes
         assert x is not None
         return x, total
