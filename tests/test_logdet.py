@@ -395,6 +395,9 @@ def test_what_is_drawn_after_the_choice_does_not_depend_on_company():
     assert torch.equal(next_probe(alike, ItemGenerators(0, alike, 1, 0)), torch.cat([each[1], each[3]]))
     both, one_kind = (next_probe(torch.tensor(rows), generator(0)) for rows in ([0, 1, 2, 3], [0, 2, 0, 2]))
     assert torch.equal(both, one_kind)
+    fresh = ItemGenerators(0, torch.arange(4), 1, 0)
+    assert not torch.equal(torch.cat(each), rademacher(y, fresh)), "a caller's next step has probes of its own"
+    assert torch.equal(torch.cat(each), rademacher(y, fresh))
 
 
 def test_a_part_of_a_block_keeps_the_ledger_of_the_whole():

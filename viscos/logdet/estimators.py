@@ -101,7 +101,7 @@ class NLADE:
 class Auto:
     """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself.
 
-    It leaves the generator where it is, whatever is chosen: what is drawn next for an item does not depend on which
+    The generator moves on by one probe, whatever is chosen: what is drawn next for an item does not depend on which
     estimators its neighbours take.
     """
 
@@ -113,12 +113,14 @@ class Auto:
         if y[0].numel() <= self.exact_below:
             return Exact().surrogate(flow, y, block, generator)
         natural = self.natural(block.hidden)
+        source = generator.clone_state()
+        rademacher(y, generator)
         x, surrogate = torch.empty_like(y), y.new_empty(len(y))
         for estimator, chosen in ((NLADE(self.probes), natural), (CLADE(self.probes), ~natural)):
             rows = chosen.nonzero().flatten()
             if not len(rows):
                 continue
-            own = of_rows(generator, len(y), rows)
+            own = of_rows(source, len(y), rows)
             if len(rows) == len(y):
                 return estimator.surrogate(flow, y, block, own)
             part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
