@@ -107,7 +107,7 @@ class Objective:
     #
     # 4. Stand-ins. An item whose solve failed has no y^H, and ∂g/∂φ at what the solver left may be NaN, of which a
     #    weight of zero makes NaN again. Its row is computed at a solved item, then given the weight of zero; an item
-    #    whose probes failed has the weight of zero too (`_stand_ins`, `BlockSolver.ok`). That a row's numbers are not
+    #    whose probes failed has the weight of zero too (`stand_ins`, `BlockSolver.ok`). That a row's numbers are not
     #    finite shows only once they are there: all is then computed anew, with a stand-in for it.
     #
     # 5. Components. The draws of a mixture are not differentiable in its weights π, so each component is drawn from in
@@ -136,7 +136,7 @@ class Objective:
 
     def _estimate(self, draws: _Draws, solved: Tensor, generator: Generators) -> tuple[GradientEstimate, Tensor]:
         """The estimate from the draws that are `solved` (K·B,), and which rows had finite numbers (K·B,), bool."""
-        completion, counts, rows = draws.completion, draws.counts, _stand_ins(solved)
+        completion, counts, rows = draws.completion, draws.counts, stand_ins(solved)
         flow, log_q = draws.flow.select(rows), draws.log_q[rows]
         point, latent, hidden = completion.y[rows], draws.x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
@@ -230,7 +230,7 @@ def _counted(surrogate: Tensor, counts: Tensor, value: Tensor) -> Tensor:
     return counts.detach().flatten() * surrogate + moved.flatten()
 
 
-def _stand_ins(solved: Tensor) -> Tensor:
+def stand_ins(solved: Tensor) -> Tensor:
     """Each item's own number if it was solved, else that of a solved one (B,).
 
     A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters; a solved one takes its

@@ -224,7 +224,7 @@ class Trainer:
                 self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self._averaged)
-        self._check_progress(finite and scalars.get("failed", 0.0) < 1)
+        self._check_progress(finite and scalars.get("failed", 0.0) < 1 and scalars.get("solved", 1) > 0)
         solver = {key: scalars[key] for key in _SOLVER if key in scalars}
         loss = {key: scalars[key] for key in _LOSS if not math.isnan(scalars.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
