@@ -84,6 +84,8 @@ class Trainer:
         self._loss, self._stepper = self.devices.setup(Loss(model, objective), self.optimizer)
         self.gradients = Gradients(model, self._loss, self.plan, self.devices, data.groups)
         self.step = 0
+        self.measured = 0
+        """Batches that said something of the temperature, in the phase that corrects it."""
         self._wasted = 0
 
     @property
