@@ -16,10 +16,14 @@ from problems import (
     within,
 )
 
+from viscos.core.batch import incomplete
 from viscos.core.rng import ItemGenerators, generator, rademacher
 from viscos.flows import Bijection, Flow
+from viscos.inference import Objective
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
+from viscos.posteriors import Diagonal
+from viscos.roots import newton_krylov
 
 ESTIMATORS = {"clade": CLADE, "nlade": lambda probes=1: NLADE(probes, tolerance=1e-12)}
 FLOWS = ("image", "vector", "nonlinear of one's own", "affine of one's own")
@@ -303,6 +307,37 @@ def test_an_item_that_is_nan_leaves_its_neighbours_right():
     ):
         assert torch.isnan(found[1])
         assert torch.isfinite(found[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_lanczos_of_a_singular_matrix_is_minus_infinity(dtype):
+    """As the exact value is; and that of one with a singular value of a thousandth is finite."""
+    few = torch.ones(4, 80, dtype=F64)
+    few[:2, ::2], few[:2, ::3] = 2.0, 0.5
+    few[[0, 2], 5], few[1, 5], few[3] = 0.0, 3e-3, 0.0
+    A = (orthogonal(80, 1) * few[:, None] @ orthogonal(80, 2)).to(dtype)
+    A[2] = torch.diag(few[2]).to(dtype)
+    assert exact_value(Matrix(torch.diag_embed(few)), few).isneginf().tolist() == [True, False, True, True]
+    for probes in (1, 3):
+        found = lanczos_value(Matrix(A), A[:, 0], generator(0), probes=probes)
+        assert found.isneginf().tolist() == [True, False, True, True] and found[1].isfinite()
+    hidden, diagonal = (torch.arange(80) != 5).expand(4, 80), Matrix(torch.diag_embed(few).to(dtype))
+    found = lanczos_value(Block(diagonal, hidden), A[:, 0], generator(0), hidden)
+    assert found.isfinite().tolist() == [True, True, True, False], "what is singular lies outside of the block"
+
+
+def test_a_draw_at_a_singular_block_has_no_weight():
+    """However many entries are hidden: x₁ = y₀, whatever y₁ is, and y₁ alone is hidden of these two."""
+    flow, hidden = AffineFlow(80), torch.arange(80) > 0
+    with torch.no_grad():
+        flow.layers[0].A.copy_(torch.eye(80, dtype=F64))
+        flow.layers[0].A[:2, :2] = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=F64)
+        flow.layers[0].b.zero_()
+    batch = incomplete(torch.zeros(1, 80, dtype=F64), ~hidden)
+    q, noise = Diagonal(batch.filled())(batch, flow), normal(1, 1, 80).index_fill(2, torch.tensor([1]), 0.0)
+    for exact_below in (1024, 8):
+        weight, done = Objective(newton_krylov(1e-9)).log_weight(flow, batch, q, noise, generator(0), exact_below)
+        assert done.solution.converged.all() and weight.isnan().all(), exact_below
 
 
 @pytest.mark.parametrize("below", [1, 1024], ids=["lanczos", "dense"])
