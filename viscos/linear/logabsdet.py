@@ -172,11 +172,13 @@ def _condition(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor
     # The identity that fills a block up gets a size between its smallest and its largest singular value.
     H = hidden.flatten(1).sum(1)
     filled = torch.arange(blocks.shape[1], device=blocks.device) >= H[:, None]
-    size = (torch.nan_to_num(blocks).square().sum((1, 2)) - filled.sum(1)).clamp_min(0) / H.clamp_min(1)
-    scaled = blocks + torch.diag_embed(filled * (size.sqrt() - 1)[:, None])
-    values = torch.linalg.svdvals(torch.nan_to_num(scaled))
+    real = ~filled[:, :, None] & ~filled[:, None, :]
+    own = torch.where(real, torch.nan_to_num(blocks), 0)
+    size = own.square().sum((1, 2)) / H.clamp_min(1)
+    values = torch.linalg.svdvals(own + torch.diag_embed(filled * size.sqrt()[:, None]))
     found = values.amax(1) / values.amin(1) if values.shape[1] else values.new_ones(len(values))
-    return torch.where(H == 0, 1, torch.where(finite, found.nan_to_num(float("inf")), float("inf"))).to(like.dtype)
+    found = torch.where(finite & ~found.isnan(), found, float("inf"))
+    return torch.where(H == 0, 1, found).to(like.dtype)
 
 
 def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor, steps: int) -> Tensor:
