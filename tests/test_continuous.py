@@ -301,6 +301,28 @@ def test_the_log_determinant_of_a_steep_step(slope):
     assert within(found, truth, slack=1e-3).all()
 
 
+def test_the_density_of_an_item_does_not_depend_on_a_steep_neighbour():
+    """Whose log-determinant takes more probes, at each step."""
+    A = torch.linalg.qr(normal(12, 12, seed=3))[0]
+
+    class Steeper(Velocity):
+        def forward(self, z, t):
+            return (0.4 + z.square().mean(1, keepdim=True)) * (z @ A.T)
+
+    flow = Continuous([], Steeper(), (12,), [0.0, 0.5, 1.0], "euler")
+    for step in flow.layers:
+        step.exact_below = step.value_exact_below = 0
+    y, index = normal(3, 12) * torch.tensor([[0.1], [4.0], [0.2]], dtype=F64), torch.arange(3)
+
+    def density(rows):
+        return flow.log_prob(y[rows], ItemGenerators(0, index[rows], 1, 0))
+
+    together, calm = density(index), y * torch.tensor([[1.0], [0.05], [1.0]], dtype=F64)
+    torch.testing.assert_close(together, torch.cat([density(index[k : k + 1]) for k in index]))
+    one, other = (flow.log_prob(v, generator(1)) for v in (y, calm))
+    torch.testing.assert_close(one[[0, 2]], other[[0, 2]])
+
+
 def test_random_numbers_do_not_depend_on_how_a_batch_is_cut():
     like = torch.empty(6, 2, dtype=F64)
     for draw in (uniform, standard_normal):

@@ -333,16 +333,31 @@ class Poisoned(ClosedForm):
         return x * poison.view(-1, *[1] * (y.dim() - 1)), ladj * poison
 
 
+class Lost(ClosedForm):
+    """A flow whose value is known everywhere, but not together with a tangent where the first entry is beyond 100."""
+
+    def __init__(self, flow):
+        super().__init__()
+        self.flow = flow
+
+    def forward_and_ladj(self, y, generator=None):
+        return self.flow.forward_and_ladj(y)
+
+    def tangent(self, y, v):
+        x, t = self.flow.tangent(y, v)
+        return torch.where(y[:, :1] > 100, float("nan"), x) * 1.0, t * torch.where(y[:, :1] > 100, float("nan"), 1.0)
+
+
 @pytest.mark.parametrize("lad", [Exact(), CLADE(), NLADE()], ids=["exact", "clade", "nlade"])
-@pytest.mark.parametrize("bad", ["poisoned", "impossible"])
+@pytest.mark.parametrize("bad", ["poisoned", "impossible", "lost"])
 def test_a_failed_item_harms_no_one(bad, lad):
     """Its surrogate is zero; the gradients of all parameters are finite, and those of the batch without it."""
     inner = residual_flow("vector")
     y = normal(3, 5, seed=1)
     hidden = torch.tensor([[0, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 1, 1, 1]]).bool()
     solver = newton_krylov(1e-9)
-    if bad == "poisoned":
-        flow = Flow([Poisoned(inner)], inner.shape)
+    if bad in ("poisoned", "lost"):
+        flow = Flow([Poisoned(inner) if bad == "poisoned" else Lost(inner)], inner.shape)
         y[1, 0] = 200.0
     else:
         flow = Flow([Saturated(inner)], inner.shape)

@@ -2,11 +2,28 @@
 
 import pytest
 import torch
-from problems import F64, AffineFlow, SmoothFlow, data, dense_jacobian, flow_named, masks, normal, residual_flow, within
+from problems import (
+    F64,
+    AffineFlow,
+    SmoothFlow,
+    data,
+    dense_jacobian,
+    flow_named,
+    masks,
+    normal,
+    orthogonal,
+    residual_flow,
+    within,
+)
 
-from viscos.core.rng import ItemGenerators, generator
+from viscos.core.batch import incomplete
+from viscos.core.rng import ItemGenerators, generator, rademacher
+from viscos.flows import Bijection, Flow
+from viscos.inference import Objective
 from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
+from viscos.posteriors import Diagonal
+from viscos.roots import newton_krylov
 
 ESTIMATORS = {"clade": CLADE, "nlade": lambda probes=1: NLADE(probes, tolerance=1e-12)}
 FLOWS = ("image", "vector", "nonlinear of one's own", "affine of one's own")
@@ -193,6 +210,36 @@ def test_a_probe_whose_product_with_j_is_wrong_is_left_out():
     assert block.ok.tolist() == [True, False, True, False]
 
 
+class Steep(Bijection):
+    """The identity times a parameter where the first entry is negative, else a matrix of a condition number of 1e6."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.A = orthogonal(d, 1) * torch.logspace(0, -6, d, dtype=F64) @ orthogonal(d, 2)
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=F64))
+
+    def forward(self, y):
+        return self.scale * torch.where(y[:, :1] < 0, y, y @ self.A.T)
+
+
+def test_a_probe_of_the_flow_itself_that_is_not_solved_is_left_out():
+    """CLADE leaves ∇ log|det G| to the flow, whose solves have verdicts as those on H have."""
+    flow, y = Flow([Steep(300)], (300,)), normal(2, 300)
+    y[:, 0] = torch.tensor([-1.0, 1.0])
+    hidden = (torch.arange(300) < 3).expand(2, 300)
+    _, G = flow.linearize(y)
+    u = G.inverse(1e-3).rmv(v := rademacher(y, generator(0)))
+    assert ((G.rmv(u) - v).norm(dim=1) > 0.5 * v.norm(dim=1)).tolist() == [False, True]
+    block = BlockSolver(G, hidden, None, GMRES(1e-6))
+    _, surrogate = CLADE().surrogate(flow, y, block, generator(0))
+    assert block.ok.tolist() == [True, False] and surrogate.isfinite().tolist() == [True, False]
+    (found,) = torch.autograd.grad(torch.where(block.ok, surrogate, 0).sum(), flow.parameters())
+    assert found.item() == pytest.approx(3 - 300)
+    assert flow.log_prob(y).isfinite().tolist() == [True, False], "there is no gradient of the second"
+    with torch.no_grad():
+        assert flow.log_prob(y).isfinite().all()
+
+
 # ----------------------------------------------------------------------------------------------------------- values
 
 
@@ -260,6 +307,37 @@ def test_an_item_that_is_nan_leaves_its_neighbours_right():
     ):
         assert torch.isnan(found[1])
         assert torch.isfinite(found[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_lanczos_of_a_singular_matrix_is_minus_infinity(dtype):
+    """As the exact value is; and that of one with a singular value of a thousandth is finite."""
+    few = torch.ones(4, 80, dtype=F64)
+    few[:2, ::2], few[:2, ::3] = 2.0, 0.5
+    few[[0, 2], 5], few[1, 5], few[3] = 0.0, 3e-3, 0.0
+    A = (orthogonal(80, 1) * few[:, None] @ orthogonal(80, 2)).to(dtype)
+    A[2] = torch.diag(few[2]).to(dtype)
+    assert exact_value(Matrix(torch.diag_embed(few)), few).isneginf().tolist() == [True, False, True, True]
+    for probes in (1, 3):
+        found = lanczos_value(Matrix(A), A[:, 0], generator(0), probes=probes)
+        assert found.isneginf().tolist() == [True, False, True, True] and found[1].isfinite()
+    hidden, diagonal = (torch.arange(80) != 5).expand(4, 80), Matrix(torch.diag_embed(few).to(dtype))
+    found = lanczos_value(Block(diagonal, hidden), A[:, 0], generator(0), hidden)
+    assert found.isfinite().tolist() == [True, True, True, False], "what is singular lies outside of the block"
+
+
+def test_a_draw_at_a_singular_block_has_no_weight():
+    """However many entries are hidden: x₁ = y₀, whatever y₁ is, and y₁ alone is hidden of these two."""
+    flow, hidden = AffineFlow(80), torch.arange(80) > 0
+    with torch.no_grad():
+        flow.layers[0].A.copy_(torch.eye(80, dtype=F64))
+        flow.layers[0].A[:2, :2] = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=F64)
+        flow.layers[0].b.zero_()
+    batch = incomplete(torch.zeros(1, 80, dtype=F64), ~hidden)
+    q, noise = Diagonal(batch.filled())(batch, flow), normal(1, 1, 80).index_fill(2, torch.tensor([1]), 0.0)
+    for exact_below in (1024, 8):
+        weight, done = Objective(newton_krylov(1e-9)).log_weight(flow, batch, q, noise, generator(0), exact_below)
+        assert done.solution.converged.all() and weight.isnan().all(), exact_below
 
 
 @pytest.mark.parametrize("below", [1, 1024], ids=["lanczos", "dense"])
@@ -335,6 +413,26 @@ def test_the_choice_is_an_items_own_whoever_stands_beside_it():
         torch.testing.assert_close(x[item], its[0])
         assert float(block.products[item]) == float(ledger.products[0]) > 0 and bool(ledger.ok[0])
     assert bool(block.ok.all())
+
+
+def test_what_is_drawn_after_the_choice_does_not_depend_on_company():
+    """As the value by which a mixture learns its weights is."""
+    flow, y, hidden = mixed()
+
+    def next_probe(rows, probes):
+        block = BlockSolver(flow.linearize(y[rows])[1], hidden[rows])
+        Auto(exact_below=0).surrogate(flow, y[rows], block, probes)
+        return rademacher(y[rows], probes)
+
+    each = [next_probe(rows, ItemGenerators(0, rows, 1, 0)) for rows in torch.arange(4).split(1)]
+    assert torch.equal(next_probe(torch.arange(4), ItemGenerators(0, torch.arange(4), 1, 0)), torch.cat(each))
+    alike = torch.tensor([1, 3])
+    assert torch.equal(next_probe(alike, ItemGenerators(0, alike, 1, 0)), torch.cat([each[1], each[3]]))
+    both, one_kind = (next_probe(torch.tensor(rows), generator(0)) for rows in ([0, 1, 2, 3], [0, 2, 0, 2]))
+    assert torch.equal(both, one_kind)
+    fresh = ItemGenerators(0, torch.arange(4), 1, 0)
+    assert not torch.equal(torch.cat(each), rademacher(y, fresh)), "a caller's next step has probes of its own"
+    assert torch.equal(torch.cat(each), rademacher(y, fresh))
 
 
 def test_a_part_of_a_block_keeps_the_ledger_of_the_whole():

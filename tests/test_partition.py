@@ -170,6 +170,18 @@ def test_condition_numbers(dtype):
     assert (estimate[:2].double() <= wanted[:2] * 1.001).all() and (estimate[:2].double() > 0.8 * wanted[:2]).all()
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-9, 1e-30, 1e9])
+def test_the_condition_number_of_an_item_does_not_depend_on_its_company(size):
+    """Beside one with more in H its block is filled up by rows, of the size that its own have."""
+    A = size * torch.eye(4, dtype=F64).repeat(2, 1, 1)
+    hidden = torch.arange(4) < torch.tensor([[1], [3]])
+    together = condition_estimate(Matrix(A), hidden, A[:, 0])
+    alone = [condition_estimate(Matrix(A[k : k + 1]), hidden[k : k + 1], A[k : k + 1, 0]) for k in range(2)]
+    assert torch.equal(together, torch.cat(alone)) and torch.allclose(together, torch.ones(2, dtype=F64))
+    A[:, 0, 0] = 0.0
+    assert condition_estimate(Matrix(A), hidden, A[:, 0]).isinf().all()
+
+
 def test_conditioning_is_that_of_the_reference_point():
     flow = flow_named("realnvp")
     y, hidden = data(flow), masks((5,))["random"]

@@ -577,6 +577,36 @@ def test_regression_finds_the_conditional_of_an_affine_flow(observed):
     assert last == pytest.approx(float(entropy), abs=0.03)
 
 
+class Unsolved(Flow):
+    """A flow of which items whose first entry is beyond 10 have no latent."""
+
+    def to_latent(self, y):
+        return torch.where(y[:, :1] > 10, math.nan, super().to_latent(y))
+
+
+@pytest.mark.parametrize("bad", [[3, 38], [3, *range(32, 40)], range(40)], ids=["one", "all held back", "all"])
+def test_an_item_without_a_latent_teaches_no_posterior(bad):
+    """Nor is one measured by it, of those held back."""
+    torch.manual_seed(0)
+    values = normal(40, 3).float()
+    values[list(bad), 0] = 50.0
+    flow, posterior = Unsolved([Whitening((3,))], (3,)), Amortised((3,), width=4, held_out=0.0, regressed=True)
+    data, plan = IncompleteData(values, torch.tensor([True, False, False])), Plan(1, 8, 1e-3, noise=0.0)
+    plan = dataclasses.replace(plan, phases=(Phase("posterior", 4),))
+    trainer = PhasedTrainer(Model(flow, posterior, None), data, Objective(), plan, held_back=8)
+    trainer.completions.values[:] = values
+    if len(bad) == 40:
+        with pytest.raises(InputError, match="none of 32 items has a latent to teach the posterior by"):
+            run(trainer)
+        return
+    reports = run(trainer)
+    assert all(report.loss["skipped"] == 0 and math.isfinite(report.loss["nll"]) for report in reports)
+    assert sorted(int(i) for report in reports for i in report.batch.index) == [k for k in range(32) if k != 3]
+    assert all(
+        math.isfinite(report.validation["nll"]) if len(bad) == 2 else not report.validation for report in reports
+    )
+
+
 # --------------------------------------------------------------------------------------------- expectation–maximisation
 
 PLANE = Gaussian(torch.tensor([0.4, -0.6], dtype=F64), torch.tensor([[1.0, 0.8], [0.8, 1.0]], dtype=F64))

@@ -150,6 +150,34 @@ def test_a_phase_moves_the_temperature_alone_and_reports_it():
     assert len({int(i) for report in reports for i in report.batch.index}) == 20, "each item once"
 
 
+FOUR = dataclasses.replace(PLAN, phases=(Phase("flow", 2), Phase("tempering", 5)))
+
+
+def tempered(monkeypatch, ratios, saved=None):
+    """A trainer, from a saved state on, after batches of such ratios of spread to skill, and its temperature."""
+    left = iter(ratios)
+    monkeypatch.setattr(tempering, "spread_over_skill", lambda *_: next(left))
+    trainer = phased(plan=FOUR)
+    if saved is not None:
+        trainer.model.load_parts(saved[0])
+        trainer.load_state(saved[1])
+    run(trainer, len(ratios) + (2 if saved is None else 0))
+    return trainer, float(trainer.model.posterior.temperature)
+
+
+def test_batches_that_say_nothing_are_not_counted(monkeypatch):
+    assert tempered(monkeypatch, [0.25])[1] == 2.0
+    assert tempered(monkeypatch, [math.nan, 0.0, math.nan, 0.25])[1] == 2.0
+    whole = tempered(monkeypatch, [math.nan, 0.5, 0.0, 0.8, 0.6])[1]
+    assert whole == pytest.approx(tempered(monkeypatch, [0.5, 0.8, 0.6])[1])
+    first, _ = tempered(monkeypatch, [math.nan, 0.5, 0.0])
+    saved = first.result().parts(), first.state()
+    assert tempered(monkeypatch, [0.8, 0.6], saved)[1] == whole, "a resumed run goes on as it would have"
+    del saved[1]["measured"]
+    older = tempered(monkeypatch, [0.8], saved)[1]
+    assert older == pytest.approx(corrected(2**0.5, 0.8, 3)), "a checkpoint from before goes on as it would have then"
+
+
 def test_what_is_measured_is_what_was_held_out(monkeypatch):
     """The first ratio, from the trainer's own masks and draws."""
     trainer, seen, made = phased(plan=TEMPERING), [], Tempering._impute

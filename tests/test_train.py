@@ -15,7 +15,7 @@ from viscos.core.solution import Solution, Status
 from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
 from viscos.data.sources.registry import load
-from viscos.flows import Residual
+from viscos.flows import Flow, Residual, Reversed, iresnet
 from viscos.inference import Objective
 from viscos.linear.gaussian import Gaussian
 from viscos.logdet import CLADE
@@ -23,7 +23,7 @@ from viscos.posteriors.holdout import hold_out
 from viscos.roots import anderson
 from viscos.runs import checkpoint
 from viscos.train import Plan, Trainer, dequantise
-from viscos.train.model import build_model
+from viscos.train.model import Model, build_model
 from viscos.train.noise import noisy
 
 SHAPE = (1, 4, 4)
@@ -222,6 +222,52 @@ def test_a_failed_item_is_left_out_and_counted(value):
     assert differing(result, without) == [], "what a failed item holds must not matter"
     assert differing(result, after_one_step(values, anderson())[1]), "but it does where it is solved"
     assert differing(after_one_step(values, anderson())[1], after_one_step(changed, anderson())[1])
+
+
+@pytest.fixture
+def unsolved_beyond_10(monkeypatch):
+    """Layers turned round that have no value where the first entry is beyond 10."""
+    whole = Reversed._solve
+
+    def solve(layer, y):
+        x, inverse, ok = whole(layer, y)
+        return x, inverse, ok & ~(y.flatten(1)[:, 0] > 10).view_as(ok)
+
+    monkeypatch.setattr(Reversed, "_solve", solve)
+
+
+def complete_step(values, accumulate=1):
+    """The report and the numbers of one step on complete items, and the trainer."""
+    torch.manual_seed(0)
+    layers = iresnet((16,), blocks=(2,), channels=4, start="none", implicit=True).layers
+    flow = Flow([layer for layer in layers if isinstance(layer, Reversed)], (16,))
+    data = IncompleteData(values, torch.ones_like(values, dtype=torch.bool))
+    plan = Plan(1, len(values), 1e-2, warmup=1, noise=0.0, accumulate=accumulate)
+    trainer = Trainer(Model(flow, None, None), data, Objective(anderson()), plan)
+    seen, joint = [], trainer.gradients.joint
+    trainer.gradients.joint = lambda *args: seen.append(joint(*args)) or seen[-1]
+    (report,) = run(trainer)
+    return report, seen[0], trainer
+
+
+@pytest.mark.parametrize("accumulate", [1, 8], ids=["together", "one by one"])
+def test_a_failed_item_of_complete_data_is_left_out_and_counted(unsolved_beyond_10, accumulate):
+    values = pictures(8)[0].flatten(1)
+    values[3] = 50.0
+    report, scalars, trainer = complete_step(values, accumulate)
+    assert (scalars["items"], scalars["solved"]) == (8, 7) and report.loss["skipped"] == 0
+    assert all(tensor.isfinite().all() for tensor in state(trainer).values())
+    others = torch.arange(8) != 3
+    alone, _, _ = complete_step(values[others])
+    assert report.loss["gradient"] == pytest.approx(alone.loss["gradient"], rel=1e-4) and alone.loss["gradient"] > 0
+
+
+def test_complete_items_of_which_none_is_solved_are_no_progress(unsolved_beyond_10):
+    report, scalars, trainer = complete_step(torch.full((4, 16), 50.0))
+    assert scalars["solved"] == 0 and report.loss["skipped"] == 0 and report.loss["gradient"] == 0
+    trainer.plan = dataclasses.replace(trainer.plan, epochs=40)
+    with pytest.raises(InputError, match="no item could be solved in the last 20 steps"):
+        run(trainer)
 
 
 def test_the_gradient_is_that_of_the_mean_over_solved_items():

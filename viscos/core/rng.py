@@ -51,8 +51,11 @@ class ItemGenerators:
 
     def clone_state(self) -> ItemGenerators:
         """Generators that will give the same numbers."""
-        twin = copy.copy(self)
-        twin.rows, twin.shared = [row.clone_state() for row in self.rows], self.shared.clone_state()
+        twin = copy.copy(self)  # which makes those anew that have not been asked for
+        if "rows" in vars(self):
+            twin.rows = [row.clone_state() for row in self.rows]
+        if "shared" in vars(self):
+            twin.shared = self.shared.clone_state()
         return twin
 
 

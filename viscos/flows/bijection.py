@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.rng import Generators, rademacher, usual_probes
-from viscos.core.solution import Solution, item_dot
+from viscos.core.solution import Solution, item_dot, per_item
 from viscos.flows.layers.branch import Branch
 from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
@@ -19,6 +19,8 @@ from viscos.roots import LatentEquation, RootFinder, anderson
 from viscos.roots.links import Links
 
 _PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
+WRONG = 0.05
+"""Relative residual of a probe's solve above which the item counts as failed."""
 
 
 class Bijection(nn.Module):
@@ -65,7 +67,8 @@ class Bijection(nn.Module):
     def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         """g(y) (B, …) and log|det G(y)|, or an estimate of it (B,), both differentiable.
 
-        `generator` is for the probes of an estimate; without one they are the same at every call.
+        `generator` is for the probes of an estimate; without one they are the same at every call. NaN where a gradient
+        is asked for and its probes could not be solved.
         """
         if y[0].numel() <= self.exact_below:
             return self._written_out(y)
@@ -79,7 +82,10 @@ class Bijection(nn.Module):
         return x, value + surrogate - surrogate.detach()
 
     def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
-        """g(y) (B, …) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,)."""
+        """g(y) (B, …) and a number for each item whose *gradient* is, in expectation, that of log|det G(y)| (B,).
+
+        The number is NaN where the probes could not be solved; those then have a gradient of zero.
+        """
         if y[0].numel() <= self.exact_below:
             return self._written_out(y)
         _, G = self.linearize(y.detach())
@@ -87,7 +93,9 @@ class Bijection(nn.Module):
         total, x = y.new_zeros(len(y)), y
         for v, u in pairs:
             x, t = self.tangent(y, v)
-            total = total + item_dot(u, t) / len(pairs)
+            known = u.isfinite().flatten(1).all(1)
+            part = item_dot(torch.where(per_item(known, u), u, 0), t)  # 0 · NaN would reach shared parameters
+            total = total + torch.where(known, part, float("nan")) / len(pairs)
         return x, total
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
@@ -95,9 +103,12 @@ class Bijection(nn.Module):
         return lanczos_value(G, like, generator)
 
     def probes(self, G: LinearOperator, like: Tensor, generator: Generators) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs (v, u) such that E[uᵀ (∇G) v] = ∇ log|det G|: a random v, and u = G⁻ᵀ v."""
+        """Pairs (v, u) such that E[uᵀ (∇G) v] = ∇ log|det G|: a random v, and u = G⁻ᵀ v, NaN where it is not known."""
         v = rademacher(like, generator)
-        yield v, G.inverse(_PROBE).rmv(v)
+        u = G.inverse(_PROBE).rmv(v)
+        error = (G.rmv(u) - v).flatten(1).norm(dim=1)
+        right = error <= WRONG * v.flatten(1).norm(dim=1)  # false for NaN too
+        yield v, torch.where(per_item(right, u), u, float("nan"))
 
     def _written_out(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The value, and the dense Jacobian's log-determinant, differentiable."""

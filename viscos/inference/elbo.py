@@ -56,6 +56,20 @@ class GradientEstimate:
 
 
 @dataclass(frozen=True)
+class _Draws:
+    """What a step knows of its draws, K draws of B items in one axis, before it asks for a gradient."""
+
+    flow: Flow
+    completion: Completion
+    x_hidden: Tensor
+    """(K·B, …)."""
+    log_q: Tensor
+    """(K·B,)."""
+    counts: Tensor | None
+    """What each draw counts (K, B); None for 1."""
+
+
+@dataclass(frozen=True)
 class Objective:
     """L = E_q[ log p₀(x^H) − log q(x^H) + log p₀(x^O) − log|det J^OO| ] ≤ log p(y^O)."""
 
@@ -93,7 +107,8 @@ class Objective:
     #
     # 4. Stand-ins. An item whose solve failed has no y^H, and ∂g/∂φ at what the solver left may be NaN, of which a
     #    weight of zero makes NaN again. Its row is computed at a solved item, then given the weight of zero; an item
-    #    whose probes failed has the weight of zero too (`_stand_ins`, `BlockSolver.ok`).
+    #    whose probes failed has the weight of zero too (`stand_ins`, `BlockSolver.ok`). That a row's numbers are not
+    #    finite shows only once they are there: all is then computed anew, with a stand-in for it.
     #
     # 5. Components. The draws of a mixture are not differentiable in its weights π, so each component is drawn from in
     #    turn, L = Σ_c π_c E_c[w], and ∂L/∂π_c = E_c[w] takes the value of w, which the surrogate does not have
@@ -111,31 +126,40 @@ class Objective:
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob(x_hidden)
         x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
         completion = self.complete(flow, batch, q, x_hidden.detach())
-        solved = completion.solution.converged
-        rows = _stand_ins(solved)
-        flow = repeated(flow, len(batch), len(noise)).select(rows)
-        point, latent, hidden = completion.y[rows], x_hidden[rows], completion.hidden[rows]
+        draws = _Draws(repeated(flow, len(batch), len(noise)), completion, x_hidden, log_q, counts)
+        solved, again = completion.solution.converged, generator.clone_state()
+        estimate, sane = self._estimate(draws, solved, generator)
+        while bool((solved & ~sane).any()):  # each turn takes a draw out, and leaves the others' probes what they were
+            solved = solved & sane
+            estimate, sane = self._estimate(draws, solved, again.clone_state())
+        return estimate
+
+    def _estimate(self, draws: _Draws, solved: Tensor, generator: Generators) -> tuple[GradientEstimate, Tensor]:
+        """The estimate from the draws that are `solved` (K·B,), and which rows had finite numbers (K·B,), bool."""
+        completion, counts, rows = draws.completion, draws.counts, stand_ins(solved)
+        flow, log_q = draws.flow.select(rows), draws.log_q[rows]
+        point, latent, hidden = completion.y[rows], draws.x_hidden[rows], completion.hidden[rows]
         _, G = flow.linearize(point)
         block = BlockSolver(G, hidden, completion.preconditioner.select(rows), self.linear_solver, flow.deep)
+        if not bool(solved.any()):
+            block.ok &= solved
+            zero = (draws.x_hidden * 0).flatten(1).sum(1)
+            return GradientEstimate(zero, completion.y, torch.zeros_like(latent), completion, block), ~solved
         y = self._attach(flow, point, latent, hidden, solved, block)
         x, log_det = self.lad.surrogate(flow, y, block, generator)
         block.ok &= solved
-        if not bool(solved.any()):
-            return GradientEstimate(
-                (x_hidden * 0).flatten(1).sum(1), completion.y, torch.zeros_like(x), completion, block
-            )
-        prior = flow.base_log_prob(latent, hidden) + flow.base_log_prob(x, ~hidden)
-        surrogate = torch.where(block.ok, prior - log_q[rows] - log_det, 0)
+        value = flow.base_log_prob(latent, hidden) + flow.base_log_prob(x, ~hidden) - log_q - log_det
+        sane = value.isfinite() & x.isfinite().flatten(1).all(1)
+        surrogate = torch.where(block.ok, value, 0)
         if counts is not None:
             with torch.no_grad():
                 rest = log_evidence_term(flow, point, hidden, generator, _WRITTEN)
-                value = flow.base_log_prob(latent, hidden) - log_q[rows] + rest
-                value = torch.where(block.ok & value.isfinite(), value, float("nan"))
-            surrogate = _counted(surrogate, counts, value)
+                weight = flow.base_log_prob(latent, hidden) - log_q + rest
+                weight = torch.where(block.ok & weight.isfinite(), weight, float("nan"))
+            surrogate = _counted(surrogate, counts, weight)
         keep = per_item(solved, y)
-        return GradientEstimate(
-            surrogate, torch.where(keep, y, completion.y), torch.where(keep, x, 0), completion, block
-        )
+        y, x = torch.where(keep, y, completion.y), torch.where(keep, x, 0)
+        return GradientEstimate(surrogate, y, x, completion, block), sane
 
     def complete(self, flow: Flow, batch: Incomplete, q: LatentDistribution, x_hidden: Tensor) -> Completion:
         """The completions of K·B latents, draws in the outer axis."""
@@ -206,7 +230,7 @@ def _counted(surrogate: Tensor, counts: Tensor, value: Tensor) -> Tensor:
     return counts.detach().flatten() * surrogate + moved.flatten()
 
 
-def _stand_ins(solved: Tensor) -> Tensor:
+def stand_ins(solved: Tensor) -> Tensor:
     """Each item's own number if it was solved, else that of a solved one (B,).
 
     A failed item may give NaN at its point, and 0 · NaN in the gradient of shared parameters; a solved one takes its

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
-from viscos.flows.bijection import written_out
+from viscos.flows.bijection import WRONG, written_out
 from viscos.flows.flow import Flow
 from viscos.logdet.block import BlockSolver
-
-_WRONG = 0.05  # relative error of a product with J above which an item counts as failed
 
 
 class LogDetEstimator(Protocol):
@@ -58,6 +56,7 @@ class CLADE:
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         x, ladj = flow.forward_and_ladj_surrogate(y, generator)
+        block.note(ladj.isfinite())  # the flow's own probes may fail, too
         total = -ladj
         for _ in range(self.probes):
             v = rademacher(y, generator, block.hidden)
@@ -92,7 +91,7 @@ class NLADE:
                 a, b = J.mv(v), v - block.transposed(block.G.rmv(v))
             x, Ga = flow.tangent(y, a)
             error = (Ga.detach() - v).flatten(1).norm(dim=1)
-            block.note(error <= _WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
+            block.note(error <= WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes
         assert x is not None
         return x, total
@@ -100,7 +99,11 @@ class NLADE:
 
 @dataclass(frozen=True)
 class Auto:
-    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself."""
+    """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself.
+
+    The generator moves on by one probe, whatever is chosen: what is drawn next for an item does not depend on which
+    estimators its neighbours take.
+    """
 
     probes: int = 1
     exact_below: int = 16
@@ -110,15 +113,18 @@ class Auto:
         if y[0].numel() <= self.exact_below:
             return Exact().surrogate(flow, y, block, generator)
         natural = self.natural(block.hidden)
+        source = generator.clone_state()
+        rademacher(y, generator)
         x, surrogate = torch.empty_like(y), y.new_empty(len(y))
         for estimator, chosen in ((NLADE(self.probes), natural), (CLADE(self.probes), ~natural)):
-            if bool(chosen.all()):
-                return estimator.surrogate(flow, y, block, generator)
             rows = chosen.nonzero().flatten()
-            if len(rows):
-                own = of_rows(generator, len(y), rows)
-                part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
-                x, surrogate = x.index_put((rows,), part[0]), surrogate.index_put((rows,), part[1])
+            if not len(rows):
+                continue
+            own = of_rows(source, len(y), rows)
+            if len(rows) == len(y):
+                return estimator.surrogate(flow, y, block, own)
+            part = estimator.surrogate(flow.select(rows), y[rows], block.select(rows), own)
+            x, surrogate = x.index_put((rows,), part[0]), surrogate.index_put((rows,), part[1])
         return x, surrogate
 
     @staticmethod

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from viscos.core.batch import Incomplete
 from viscos.core.rng import Generators
 from viscos.inference import Objective
+from viscos.inference.elbo import stand_ins
 from viscos.posteriors.holdout import holdout_errors
 from viscos.train.classifier import LatentClassifier
 from viscos.train.model import Model
@@ -140,13 +141,33 @@ class Loss(nn.Module):
         return part.weight * loss + part.item * cross_entropy, lambda: scalars
 
     def _likelihood(self, part: Part) -> _Terms:
-        flow, y = self.model.flow, part.batch.values
+        y, matched = part.batch.values, self.model.flow.trained_by_matching
         solved = torch.ones(len(y), dtype=torch.bool, device=y.device)
+        x, terms, sane = self._complete(part, solved)
+        while bool((solved & ~sane).any()):  # as in the bound: 0 · NaN would reach shared parameters
+            solved = solved & sane
+            x, terms, sane = self._complete(part, solved)
+        errors = -terms.detach()[solved]
+        terms = torch.where(solved, terms, 0)
+        return x, y, terms, solved, lambda: {"matching": float(errors.mean())} if matched else {}
+
+    def _complete(self, part: Part, solved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents (B, …) and terms of the loss (B,) of complete items, and which of them are finite (B,), bool.
+
+        Those that are not `solved` have stand-ins; where none is, there is nothing to learn.
+        """
+        flow, y, rows = self.model.flow, part.batch.values, stand_ins(solved)
+        if not bool(solved.any()):
+            nothing = torch.stack([(p * 0).sum() for p in flow.parameters() if p.requires_grad]).sum()
+            return torch.zeros_like(y), nothing.expand(len(y)), ~solved
+        probes = part.probes.clone_state()
         if flow.trained_by_matching:
-            errors = flow.matching_loss(y, part.probes, part.counts)
-            return self._seen(y), y, -errors, solved, lambda: {"matching": float(errors.detach().mean())}
-        x, surrogate = flow.forward_and_ladj_surrogate(y, part.probes)
-        return x, y, flow.base_log_prob(x) + surrogate, solved, dict
+            counts = None if part.counts is None else part.counts[rows]
+            x, terms = self._seen(y[rows]), -flow.matching_loss(y[rows], probes, counts)
+        else:
+            x, surrogate = flow.forward_and_ladj_surrogate(y[rows], probes)
+            terms = flow.base_log_prob(x) + surrogate
+        return x, terms, terms.isfinite() & x.isfinite().flatten(1).all(1)
 
     @torch.no_grad()
     def _seen(self, y: Tensor) -> Tensor:
@@ -160,13 +181,13 @@ class Loss(nn.Module):
         return step.x, step.y, step.surrogate, step.ok, step.scalars
 
 
-_CLASSIFIER = ("cross_entropy", "accuracy", "accuracy_latents")
+_OF_SOLVED = ("cross_entropy", "accuracy", "accuracy_latents", "matching")
 
 
 def merged(records: Sequence[Scalars]) -> Scalars:
     """The numbers of several parts as those of the whole.
 
-    Counts add up, of the residuals the largest stays, and the rest are means: the classifier's over solved items, the
+    Counts add up, of the residuals the largest stays, and the rest are means: the losses' over solved items, the
     solver's over all. NaN stands for a number that a part does not have.
     """
     whole: Scalars = {}
@@ -177,7 +198,7 @@ def merged(records: Sequence[Scalars]) -> Scalars:
         elif key == "residual":
             whole[key] = max((record[key] for record in known), default=math.nan)
         else:
-            weight = "solved" if key in _CLASSIFIER else "items"
+            weight = "solved" if key in _OF_SOLVED else "items"
             count = sum(record[weight] for record in known)
             whole[key] = sum(record[weight] * record[key] for record in known) / count if count else math.nan
     return whole

@@ -101,7 +101,8 @@ class PhasedTrainer(Trainer):
 
     def state(self, result: Model | None = None) -> dict[str, Any]:
         """All that a resumed run needs beside the parts of `result()`; what was drawn is left out of the last one."""
-        state = super().state(result) | {"phases": [[phase.name, phase.steps] for phase in self.plan.phases]}
+        phases = [[phase.name, phase.steps] for phase in self.plan.phases]
+        state = super().state(result) | {"phases": phases, "measured": self.measured}
         return state | self.completions.state() if self.step < self.total else state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -117,5 +118,7 @@ class PhasedTrainer(Trainer):
                 "temper"
             )
         super().load_state(state)
+        # Older checkpoints took every batch of a phase for one that said something.
+        self.measured = int(state.get("measured", self.plan.place(self.step)[1]))
         if "drawn" in state:
             self.completions.load_state(state)

@@ -84,6 +84,8 @@ class Trainer:
         self._loss, self._stepper = self.devices.setup(Loss(model, objective), self.optimizer)
         self.gradients = Gradients(model, self._loss, self.plan, self.devices, data.groups)
         self.step = 0
+        self.measured = 0
+        """Batches that said something of the temperature, in the phase that corrects it."""
         self._wasted = 0
 
     @property
@@ -224,7 +226,7 @@ class Trainer:
                 self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self._averaged)
-        self._check_progress(finite and scalars.get("failed", 0.0) < 1)
+        self._check_progress(finite and scalars.get("failed", 0.0) < 1 and scalars.get("solved", 1) > 0)
         solver = {key: scalars[key] for key in _SOLVER if key in scalars}
         loss = {key: scalars[key] for key in _LOSS if not math.isnan(scalars.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import incomplete
+from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.masks import any_masks
 from viscos.train.completed import ROWS, CompletedData
@@ -25,6 +26,11 @@ class Regression(OnCompletions):
     def __init__(self, trainer: Trainer, completions: CompletedData, phase: Phase, number: int) -> None:
         super().__init__(trainer, completions, phase, number)
         self._latents = self._pairs(self.items)
+        if not len(self._latents[0]):
+            raise InputError(
+                f"none of {len(self.items)} items has a latent to teach the posterior by: the flow is not finite, or a "
+                "layer of it could not be solved, at any of them; lower learning_rate"
+            )
         held_back = self._held_back()
         self._latents_held_back = self._pairs(held_back) if len(held_back) else None
 
@@ -45,7 +51,7 @@ class Regression(OnCompletions):
 
     def validate(self, model: Model) -> Scalars:
         """−log q of items held back, if they have completions."""
-        if self._latents_held_back is None:
+        if self._latents_held_back is None or not len(self._latents_held_back[0]):
             return {}
         device = self.trainer.devices.device
         index, values, latents = self._latents_held_back
@@ -54,13 +60,17 @@ class Regression(OnCompletions):
 
     @torch.no_grad()
     def _pairs(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Items (n,), their noisy completions and the latents of these (n, …)."""
+        """Items (n,), their noisy completions and the latents of these (n, …), of those that have finite ones.
+
+        A latent that is not finite, as of a layer whose inverse was not found, would make the loss of its batch NaN.
+        """
         g = generator(self.plan.seed, "pairs", self.number)
         rows = rows[torch.randperm(len(rows), generator=g)[:_LATENTS]]
         values = self.completions.noisy(rows, g)
         flow, device = self.trainer.model.flow, self.trainer.devices.device
-        latents = [flow.to_latent(part.to(device)).to(values.device) for part in values.split(ROWS)]
-        return rows, values, torch.cat(latents)
+        latents = torch.cat([flow.to_latent(part.to(device)).to(values.device) for part in values.split(ROWS)])
+        known = latents.isfinite().flatten(1).all(1)
+        return rows[known], values[known], latents[known]
 
     def _masks(self, rows: Tensor, g: torch.Generator) -> Tensor:
         """Fresh masks for items (B, …): those of other items, or of every kind."""

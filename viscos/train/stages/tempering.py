@@ -42,8 +42,12 @@ class Tempering(Drawing):
         sparser = hold_out(batch, network.held_out, g, self.data.groups)
         done = self._impute(sparser, g.initial_seed(), draws=DRAWS)
         ratio = spread_over_skill(done, batch, sparser)
-        temperature = corrected(float(network.temperature), ratio, within)
-        network.set_temperature(trainer.devices.gather_rows([temperature])[0][0])  # the same in all processes
+        measured = trainer.measured if within else 0
+        temperature = corrected(float(network.temperature), ratio, measured)
+        row = [temperature, float(measured + says_something(ratio))]
+        temperature, count = trainer.devices.gather_rows(row)[0]  # the same in all processes
+        network.set_temperature(temperature)
+        trainer.measured = int(count)
         return self._solved(done, rows, {"spread_over_skill": ratio, "temperature": float(network.temperature)})
 
     def _taken(self) -> Tensor:
@@ -69,13 +73,18 @@ def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete)
     return math.sqrt(wide / off) if off > 0 else math.nan
 
 
+def says_something(ratio: float) -> bool:
+    """Whether a ratio of spread to skill is one: it is no number, or 0, where it cannot be known."""
+    return math.isfinite(ratio) and ratio > 0
+
+
 def corrected(temperature: float, ratio: float, measured: int) -> float:
     """The temperature τ after one more ratio of spread to skill at the present one, which is number `measured`, from 0.
 
     A ratio that is proportional to τ is 1 at τ / ratio. The temperature goes half of the way there, or to the geometric
-    mean of such aims of the batches so far. A ratio that is 0 or no number says nothing.
+    mean of such aims of the batches so far. A ratio that is 0 or no number says nothing, and is not one of `measured`.
     """
-    if not (math.isfinite(ratio) and ratio > 0):
+    if not says_something(ratio):
         return temperature
     gain, aim = 1 / (measured + 1), (temperature / ratio) ** _SHARE
     return min(max(temperature ** (1 - gain) * aim**gain, _LEAST), _MOST)

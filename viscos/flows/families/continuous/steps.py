@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from viscos.core.rng import Generators
+from viscos.core.rng import Generators, of_rows
 from viscos.core.solution import Solution
 from viscos.flows.bijection import Bijection
 from viscos.flows.families.continuous.runge_kutta import METHODS, RungeKutta
@@ -77,13 +77,17 @@ class IntegratorStep(Bijection):
         return x, IdentityPlus(_Increment(stages, self.method, self.end - self.start, y.shape))
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
-        """Exactly up to `value_exact_below` entries, else by the series; by Lanczos where that cannot be cut."""
+        """Exactly up to `value_exact_below` entries, else by the series, or by Lanczos for items that are too steep."""
         if like[0].numel() <= self.value_exact_below:
             return exact_value(G, like)
         assert isinstance(G, IdentityPlus)
         value, rest = self.series.value_and_rest(G.part, like, generator)
-        steep = ~(rest < _CONTRACTS)
-        return torch.where(steep, lanczos_value(G, like, generator), value) if bool(steep.any()) else value
+        steep = (~(rest < _CONTRACTS)).nonzero().flatten()
+        if not len(steep):
+            return value
+        # A draw for the whole batch would leave the probes of later steps elsewhere, for items beside a steep one too.
+        own = of_rows(generator, len(like), steep)
+        return value.index_copy(0, steep, lanczos_value(G.select(steep), like[steep], own))
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
