@@ -219,16 +219,22 @@ class Scheme:
         return (f"columns: {', '.join(found[:20])}{', …' * (len(found) > 20)}",) if found else ()
 
     def encode(self, numbers: Tensor) -> Tensor:
-        """Numbers (N, columns), NaN in holes, as entries (N, d), float64.
+        """Numbers (…, columns), NaN in holes, as entries (…, d), float64.
 
-        Raises `InputError` for a number without a logarithm in a column that has them.
+        Raises `InputError` for a number without a logarithm in a column that has them, and for one of no category in a
+        column of several.
         """
         parts = []
         for number, column in enumerate(self.columns):
-            values = numbers[:, number, None].double()
+            values = numbers[..., number, None].double()
             if (many := len(_entries(column))) > 1:
-                hot = (values == torch.arange(many)).double()
-                values = torch.where(values.isnan(), values, hot)
+                hot = values == torch.arange(many)
+                if bool((strange := ~hot.any(-1, keepdim=True) & ~values.isnan()).any()):
+                    raise InputError(
+                        f"column {column.name!r} holds {float(values[strange][0]):.12g}, but its categories are "
+                        f"numbered from 0 to {many - 1}"
+                    )
+                values = torch.where(values.isnan(), values, hot.double())
             if column.log:
                 if bool((values <= 0).any()):
                     raise InputError(
@@ -236,7 +242,7 @@ class Scheme:
                     )
                 values = values.log()
             parts.append(values)
-        return torch.cat(parts, 1)
+        return torch.cat(parts, -1)
 
     def decode(self, values: Tensor) -> Tensor:
         """Entries (…, d) as numbers (…, columns), the nearest category of categories; NaN where an entry is NaN."""
