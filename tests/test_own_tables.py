@@ -6,6 +6,7 @@ import csv
 import datetime
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -289,6 +290,26 @@ def test_dates_are_read_and_written_in_their_form(form):
     assert days[0] == pytest.approx(18628 + ("%H" in form) * (12.5 / 24 + ("%S" in form) * 15 / 86400))
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_days_without_a_date_are_written_as_the_nearest_one(form):
+    column = Column("day", format=form)
+    first, last = column.text(-1e9), column.text(1e9)
+    assert "0001" in first and "9999" in last and column.text(2932896.9999999) == last
+    days = column.numbers(np.array([first, last]))
+    assert days[0] == -719162 and 2932896 <= days[1] < 2932897, "both are read again"
+
+
+def test_draws_of_dates_are_within_those_observed():
+    scheme = Scheme((Column("day", format="%Y-%m-%d"), Column("same", format="%Y-%m-%d")))
+    numbers = torch.tensor([[19000.0, 5.0], [19010.0, 5.0], [2932896.0, 5.0]], dtype=F64)
+    data = Vectors("t", numbers, None, 0, columns=scheme.entries, scheme=scheme)
+    scaling = fit_scaling(data, data.known)
+    far = scaling.standardise(torch.tensor([[4e6, 9.0], [-1e6, 1.0], [19005.0, 5.0]], dtype=F64))
+    settled, moved = scaling.cells(far)
+    torch.testing.assert_close(settled, torch.tensor([[2932896, 5], [19000, 5], [19005, 5]], dtype=F64), rtol=0, atol=1)
+    assert moved.tolist() == [[True, False], [True, False], [False, False]]
+
+
 def test_version_numbers_are_no_dates():
     write("version,x\n" + "".join(f"3.{9 + k % 3}.18,{k}\n" for k in range(12)))
     assert load("table", "train", path="t.csv").scheme.columns[0].levels == ("3.10.18", "3.11.18", "3.9.18")
@@ -561,6 +582,28 @@ def test_values_far_out_are_named(sentinels, count):
         (word,) = shlex.split(lines[1].partition("say ")[2])
         named = word.removeprefix("dataset.holes=").strip("[]").replace('"', "").split(",")
         assert sorted(map(float, named)) == sorted(sentinels)
+
+
+def test_dates_far_out_are_named_as_they_are_written():
+    cells = [f"{1 + k % 28:02d}.{1 + k % 12:02d}.{2015 + k % 7}" for k in range(200)]
+    cells[3] = cells[50] = "31.12.9999"
+    cells[9] = "01.01.1900"  # which is near enough for a date, but one that often means a missing value
+    path = write("day;x\n" + "".join(f"{cell};{k % 9}\n" for k, cell in enumerate(cells)))
+    notes = load("table", "train", path=path, decimal=",").notes
+    line, remedy = notes[-2:]
+    assert "column 'day' has 31.12.9999 and 01.01.1900 in 3 rows, far from the others (01.01.2015 to " in line
+    assert remedy.endswith("say dataset.holes=[31.12.9999,01.01.1900]")
+    table = load("table", "train", path=path, decimal=",", holes=["31.12.9999", "01.01.1900"])
+    assert not any("far from" in note for note in table.notes) and int(table.values.isnan().sum()) > 0
+    scaling, (word,) = fit_scaling(table, table.known), ("holes=[31.12.9999]",)
+    rows = read_rows(write("day;x\n31.12.9999;\n01.06.2017;3\n", "m.csv"), table.scheme, None, Dialect(";", ","))
+    lines = far_from_training(scaling, rows.data.values, Dialect(";", ",", prefix=""))
+    assert "column 'day' holds 31.12.9999 in row 1, far from all of training" in lines[0] and word in lines[1]
+    before = torch.tensor(
+        [[-300.0, 3.0]], dtype=F64
+    )  # of 1969, where training may have 1970 alone: no sign, but a date
+    of_1970 = replace(scaling, low=torch.zeros(2, dtype=F64), span=torch.tensor([[0, 0], [364, 8]], dtype=F64))
+    assert far_from_training(of_1970, before, Dialect()) == ()
 
 
 def test_values_far_from_training_are_named():

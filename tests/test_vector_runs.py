@@ -522,3 +522,14 @@ def test_draws_of_a_column_by_its_logarithm_stand_on_the_axis_of_the_density():
     assert min(edges) == pytest.approx(7.5) and max(edges) < 8.5
     (true,) = [line for line in axis.lines if line.get_label() == "true value"]
     assert true.get_xdata()[0] == pytest.approx(8)
+
+
+def test_draws_near_the_last_date_there_is_are_dates():
+    """A missing date is often written as 9999-12-31: a normal law around it has half its mass beyond."""
+    cells = ["9999-12-31" if k % 2 else f"2024-01-{1 + k % 28:02d}" for k in range(80)]
+    Path("t.csv").write_text("day,x\n" + "".join(f"{cell},{k % 2}.{k % 7}\n" for k, cell in enumerate(cells)))
+    run = ran("train", "imputer=gaussian", "threads=1", "dataset=table", "dataset.path=t.csv", "missing=0.1", "draws=2")
+    Path("mine.csv").write_text("day,x\n" + "".join(f",1.{k}\n" for k in range(6)))
+    done = ran("impute", f"checkpoint={run}", "input=mine.csv", "draws=20", "threads=1")
+    days = {line.split(",")[0] for path in (done / "draws").iterdir() for line in path.read_text().splitlines()[1:]}
+    assert "9999-12-31" in days and all(len(day) == 10 for day in days)

@@ -31,6 +31,7 @@ _LIKE_DATE = re.compile(r"\d[-/. ](\d{1,2}|[^\W\d]{3,9})[-/., ]+\d|\d:\d\d")
 _PADDED = re.compile(r"0\d+")
 _DAY = 86400
 _BEGIN = datetime.datetime(1970, 1, 1)
+_FIRST, _LAST = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,12 @@ class Column:
         return values
 
     def text(self, value: float) -> str:
-        """A category or a date as a cell."""
+        """A category or a date as a cell; of days before the year 1 or after 9999 the nearest date that there is."""
         if self.format:
             unit = 1 if "%S" in self.format else 60 if "%H" in self.format else _DAY
-            seconds = round(value * _DAY / unit) * unit
-            return (_BEGIN + datetime.timedelta(seconds=seconds)).strftime(self.format)
+            least, most = ((end - _BEGIN).total_seconds() // unit for end in (_FIRST, _LAST))
+            many = min(max(round(value * _DAY / unit), least), most)
+            return _date(_BEGIN + datetime.timedelta(seconds=many * unit), self.format)
         return self.levels[int(value)]
 
     def spelt(self, cells: np.ndarray, signs: Dialect) -> Column:
@@ -172,6 +174,11 @@ def column_of_text(name: str, cells: np.ndarray, categories: bool = False) -> Co
             * dates
         )
     return Column(name, levels=tuple(different))
+
+
+def _date(date: datetime.datetime, format: str) -> str:
+    """A date as a cell, with four digits of the year, of which `strftime` leaves out leading zeros on some systems."""
+    return date.strftime(format.replace("%Y", f"{date.year:04d}"))
 
 
 def _days(cell: str, format: str) -> float:

@@ -200,7 +200,7 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
         if not categories and (not (odd | empty).all() or _like_numbers(cells[odd], dialect)):
             _refuse(source, name, int(odd.argmax()))
         column = column_of_text(name, cells[~empty], categories)
-        return column, column.numbers(cells)
+        return column, np.where(empty, np.nan, column.numbers(cells))  # a hole may look like a date
     except InputError as error:
         if str(source.path) in str(error):
             raise
