@@ -359,6 +359,34 @@ def test_rows_are_read_as_in_training():
         read_rows(write("d,n,k\n1970-01-02,,\n"), scheme)
 
 
+def test_columns_that_are_called_by_numbers_are_taken_by_name():
+    """Years are names; and so are numbers from 0, as those of an array are, where a file has them in its header."""
+    write("id,2019,2020,2021\n" + "".join(f"n{k},{k}.5,{100 + k}.5,{200 + k}.5\n" for k in range(12)))
+    scheme = load("table", "train", path="t.csv", drop=["id"]).scheme
+    own = read_rows("t.csv", scheme)
+    assert own.names == ("2019", "2020", "2021") and own.data.values[0].tolist() == [0.5, 100.5, 200.5]
+    swapped = read_rows(write("id,2021,2019,2020\na,3,1,2\n", "swapped.csv"), scheme)
+    assert swapped.data.values.tolist() == [[1, 2, 3]] and swapped.names == scheme.names
+    with pytest.raises(InputError, match=r"lacks the column '2020'; the flow was trained on 2019, 2020, 2021.*'2022'"):
+        read_rows(write("id,2019,2022,2021\na,1,2,3\n", "other.csv"), scheme)
+    of_array = Scheme((Column("0"), Column("1")))
+    assert read_rows(write("u,v\n1,2\n"), of_array).names == ("u", "v"), "which has no names"
+    assert read_rows(write("id,1,0\na,2,1\n"), of_array).data.values.tolist() == [[1, 2]]
+    with pytest.raises(InputError, match="lacks the column '1'"):
+        read_rows(write("0,v\n1,2\n"), of_array)
+
+
+def test_an_array_of_which_columns_were_left_out_is_completed_whole_or_without_them():
+    np.save("t.npy", np.arange(30.0).reshape(10, 3))
+    scheme = load("table", "train", path="t.npy", drop=[0]).scheme
+    assert scheme.names == ("1", "2") and read_rows("t.npy", scheme).data.values[0].tolist() == [1, 2]
+    np.save("two.npy", np.arange(4.0).reshape(2, 2))
+    assert read_rows("two.npy", scheme).data.values.tolist() == [[0, 1], [2, 3]]
+    plain = Scheme((Column("0"), Column("1")))
+    with pytest.raises(InputError, match=r"t\.npy has 3 columns, the flow takes 2"):
+        read_rows("t.npy", plain)
+
+
 def test_completions_are_values_that_a_column_may_have():
     columns = (Column("n", whole=True), Column("share"), Column("x"), Column("k", levels=("a", "b", "c")), Column("y"))
     scheme = Scheme(columns)

@@ -100,17 +100,7 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     """
     dialect = dialect or Dialect(prefix="")
     source = _read(Path(path).expanduser(), dialect)
-    nameless = all(name.isdigit() for name in scheme.names)
-    names = source.header if isinstance(source, _Array) or nameless else scheme.names
-    for name in names:
-        if name not in source.header:
-            near = difflib.get_close_matches(name, source.header, 1)
-            raise InputError(
-                f"{path} lacks the column {name!r}; the flow was trained on {', '.join(scheme.names)}, and the file "
-                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
-            )
-    if len(names) != len(scheme.columns):
-        raise InputError(f"{path} has {len(names)} columns, the flow takes {len(scheme.columns)}")
+    names = _matching(source, scheme.names)
     source = source.head(limit)
     if not len(source):
         raise InputError(f"{path} has no rows")
@@ -120,6 +110,32 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     sheet = source if isinstance(source, Sheet) else None
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
     return Rows(data, sheet, names)
+
+
+def _matching(source: Sheet | _Array, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of a file that are those of training, in the order of these `names`.
+
+    They are taken by name wherever both have names: numbers from 0 are those of a training on an array without any, and
+    years or codes are names. Raises `InputError` for a column that is not there, or for too many.
+    """
+    there = [name for name in names if name in source.header]
+    unnamed = names == tuple(map(str, range(len(names))))
+    if isinstance(source, _Array):
+        by_place = unnamed or len(there) < len(names)  # else an array of which columns were left out
+    else:
+        by_place = unnamed and not there
+    if by_place:
+        if len(source.header) != len(names):
+            raise InputError(f"{source.path} has {len(source.header)} columns, the flow takes {len(names)}")
+        return source.header
+    for name in names:
+        if name not in there:
+            near = difflib.get_close_matches(name, source.header, 1)
+            raise InputError(
+                f"{source.path} lacks the column {name!r}; the flow was trained on {', '.join(names)}, and the file "
+                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
+            )
+    return names
 
 
 @dataclass(frozen=True)
