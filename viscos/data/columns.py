@@ -77,8 +77,15 @@ class Column:
             unit = 1 if "%S" in self.format else 60 if "%H" in self.format else _DAY
             least, most = ((end - _BEGIN).total_seconds() // unit for end in (_FIRST, _LAST))
             many = min(max(round(value * _DAY / unit), least), most)
-            return _date(_BEGIN + datetime.timedelta(seconds=many * unit), self.format)
+            return self.date(_BEGIN + datetime.timedelta(seconds=many * unit))
         return self.levels[int(value)]
+
+    def date(self, date: datetime.date) -> str:
+        """A date, with a time or without, as a cell of a column of dates.
+
+        The year has four digits, of which `strftime` leaves out leading zeros on some systems.
+        """
+        return date.strftime(self.format.replace("%Y", f"{date.year:04d}"))
 
     def spelt(self, cells: np.ndarray, signs: Dialect) -> Column:
         """The column with its categories written as most of the cells (n,) of a table in these `signs` write them.
@@ -174,11 +181,6 @@ def column_of_text(name: str, cells: np.ndarray, categories: bool = False) -> Co
             * dates
         )
     return Column(name, levels=tuple(different))
-
-
-def _date(date: datetime.datetime, format: str) -> str:
-    """A date as a cell, with four digits of the year, of which `strftime` leaves out leading zeros on some systems."""
-    return date.strftime(format.replace("%Y", f"{date.year:04d}"))
 
 
 def _days(cell: str, format: str) -> float:

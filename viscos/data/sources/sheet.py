@@ -216,10 +216,11 @@ def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
 
 def _texts(column: Any) -> np.ndarray:
     """A column of Parquet as the cells of a CSV."""
-    return np.array(["" if value is None else _text(value) for value in column.to_pylist()], dtype=object)
+    return np.array(["" if value is None else text_of(value) for value in column.to_pylist()], dtype=object)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value of a typed column as a cell of a CSV has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value) if isinstance(value, float) else str(value).strip()
