@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import decimal
 import math
 import shlex
 from dataclasses import replace
@@ -201,6 +202,68 @@ def test_parquet_keeps_its_types():
     assert middle["d"].isoformat() == "1970-01-01T12:00:00"
     assert {key: middle[key] for key in "nxtbc"} == {"n": 2, "x": 0.25, "t": "z", "b": True, "c": "k"}
     assert done.slice(0, 1).to_pylist() == table.slice(0, 1).to_pylist()
+
+
+def with_room(column, *cells: str):
+    """A column of Parquet with a hole in its middle, completed by each of the cells, and the lines that are said."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table({"a": column}), "t.parquet")
+    sheet, lines = read_sheet(Path("t.parquet"), Dialect()).with_room({"a": cells})
+    done = []
+    for cell in cells:
+        sheet.write(Path("o.parquet"), {"a": np.array([None, cell, None], dtype=object)})
+        done.append(parquet.read_table("o.parquet").column("a"))
+    assert all(each.type == done[0].type for each in done)
+    return done, lines
+
+
+def test_decimals_of_parquet_are_rounded_and_get_the_digits_that_they_need():
+    arrow, D = pytest.importorskip("pyarrow"), decimal.Decimal
+    column = arrow.array([D("1.25"), None, D("-3.50")], arrow.decimal128(5, 2))
+    (done,), lines = with_room(column, "2.53333333333")
+    assert done.to_pylist() == [D("1.25"), D("2.53"), D("-3.50")] and done.type == column.type and lines == ()
+    large = (("123456.789", "123456.79", arrow.decimal128(8, 2)), ("1e+40", "1e+40", arrow.decimal256(43, 2)))
+    for cell, rounded, kind in large:
+        (done, small), lines = with_room(column, cell, "0.005")
+        assert done.type == kind and done.to_pylist() == [D("1.25"), D(rounded), D("-3.50")] and small[1].as_py() == 0
+        assert lines == (f"column 'a' is written as {kind}: {column.type} does not hold all of its completions",)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "int32"])
+def test_whole_numbers_of_parquet_become_doubles_only_where_they_must(kind):
+    arrow = pytest.importorskip("pyarrow")
+    column = arrow.array([1, None, 3], kind)
+    (done, other), lines = with_room(column, "2", "7.0")
+    assert done.type == column.type and done.to_pylist() == [1, 2, 3] and other[1].as_py() == 7 and lines == ()
+    (done, other), lines = with_room(column, "2.5", "2")
+    assert done.to_pylist() == [1, 2.5, 3] and other.type == "double"
+    assert lines == (f"column 'a' is written as double: {kind} does not hold all of its completions",)
+    assert with_room(column, "1e+20")[0][0].to_pylist() == [1, 1e20, 3]
+    if kind == "int64":  # of which a double lacks the last digit
+        large = arrow.array([2**60 + 1, None, 3])
+        assert with_room(large, "2.5", "-1e+20")[0][0].to_pylist() == [2**60 + 1, 2, 3]
+
+
+def test_columns_of_parquet_without_values_and_of_other_types():
+    arrow = pytest.importorskip("pyarrow")
+    nothing = arrow.array([None] * 3)
+    assert with_room(nothing, "0.5")[0][0].to_pylist() == [None, 0.5, None]
+    assert with_room(nothing, "low", "0.5")[0][0].to_pylist() == [None, "low", None]
+    assert with_room(nothing.cast("float64"), "low")[0][0].to_pylist() == [None, "low", None]
+    assert with_room(arrow.array(["a", None, "b"]), "")[0][0].to_pylist() == ["a", None, "b"], "a draw that failed"
+    date = datetime.datetime(2024, 1, 1)
+    (late,), lines = with_room(arrow.array([date, None, date], arrow.timestamp("ns")), "9999-12-31 00:00:00")
+    assert late[1].as_py().year == 9999 and "written as timestamp[us]" in lines[0]
+    codes = arrow.array([1, None, 3]).dictionary_encode()
+    assert with_room(codes, "2")[0][0].to_pylist() == [1, 2, 3]
+    kinds = {"time64": datetime.time(1), "duration": datetime.timedelta(1), "binary": b"a", "list": [1]}
+    for kind, value in kinds.items():
+        with pytest.raises(InputError, match=f"column 'a' is of type {kind}.*, in which no cell such as 'k' can be"):
+            with_room(arrow.array([value, None, value]), "k")
+    with pytest.raises(InputError, match="of type time32"):
+        with_room(arrow.array([datetime.time(1), None, None], arrow.time32("ms")), "01:00:00")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        with_room(arrow.array([2**60, None, 0], arrow.timestamp("us")), "2024-01-01 00:00:00")  # of the year 38504
 
 
 # -------------------------------------------------------------------------------------------------------------- columns

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
+import decimal
 import json
 import math
 import runpy
@@ -533,3 +535,27 @@ def test_draws_near_the_last_date_there_is_are_dates():
     done = ran("impute", f"checkpoint={run}", "input=mine.csv", "draws=20", "threads=1")
     days = {line.split(",")[0] for path in (done / "draws").iterdir() for line in path.read_text().splitlines()[1:]}
     assert "9999-12-31" in days and all(len(day) == 10 for day in days)
+
+
+def test_parquet_of_other_types_than_in_training_is_completed_or_refused_at_once(capsys, monkeypatch):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    clock = [datetime.time(6 + k % 3) for k in range(60)]
+    rows = {"n": [k + 0.5 for k in range(60)], "price": [k % 7 + 0.5 for k in range(60)], "at": clock}
+    parquet.write_table(arrow.table(rows), "t.parquet")
+    words = ("dataset=table", "dataset.path=t.parquet", "missing=0.1", "draws=2", "threads=1")
+    run = ran("train", "imputer=gaussian", *words)
+    price = arrow.array([decimal.Decimal("2.50"), None, decimal.Decimal("3.25")], arrow.decimal128(5, 2))
+    mine = arrow.table({"n": arrow.array([1, 2, None]), "price": price, "at": clock[:3]})
+    parquet.write_table(mine, "mine.parquet")
+    asked = ("impute", f"checkpoint={run}", "input=mine.parquet", "draws=3", "threads=1", "check=null")
+    capsys.readouterr()
+    done = ran(*asked)
+    assert "column 'n' is written as double: int64 does not hold all of its completions" in capsys.readouterr().out
+    tables = [parquet.read_table(path) for path in (done / "completed.parquet", *(done / "draws").iterdir())]
+    assert figures(done)["draws"] == 3 and len(tables) == 4
+    for table in tables:
+        assert [table.schema.field(k).type for k in (0, 1, 2)] == ["double", price.type, mine["at"].type]
+        assert not any(column.null_count for column in table.columns) and table["price"][0].as_py() == price[0].as_py()
+    parquet.write_table(mine.set_column(2, "at", arrow.array([clock[0], None, clock[1]])), "mine.parquet")
+    monkeypatch.setattr("viscos.commands.impute._complete", lambda *job: pytest.fail("a batch is computed"))
+    assert "column 'at' is of type time64[us], in which no cell such as '06:00:00' can be" in refused(capsys, *asked)

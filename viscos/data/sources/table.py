@@ -90,6 +90,19 @@ class Rows:
     names: tuple[str, ...]
     """Their columns in `sheet`."""
 
+    def check(self, scheme: Scheme, holes: Tensor) -> None:
+        """Raises `InputError` where the table has no room for completions of a column with `holes` (columns,), bool."""
+        if self.sheet is not None:
+            each = zip(self.names, scheme.columns, holes.tolist(), strict=True)
+            self.sheet.with_room({name: _samples(self.sheet, name, column) for name, column, there in each if there})
+
+
+def _samples(sheet: Sheet, name: str, column: Column) -> tuple[str, ...]:
+    """Some cells that completions of a column may be; all of its categories."""
+    if column.categories:
+        return column.spelt(sheet.cells(name), sheet.dialect).levels
+    return (column.text(0.0) if column.format else "0",)
+
 
 def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialect: Dialect | None = None) -> Rows:
     """The first `limit` rows of a file, for a flow that was trained on the columns of `scheme`.
