@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import decimal
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -202,6 +204,68 @@ def test_parquet_keeps_its_types():
     assert done.slice(0, 1).to_pylist() == table.slice(0, 1).to_pylist()
 
 
+def with_room(column, *cells: str):
+    """A column of Parquet with a hole in its middle, completed by each of the cells, and the lines that are said."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table({"a": column}), "t.parquet")
+    sheet, lines = read_sheet(Path("t.parquet"), Dialect()).with_room({"a": cells})
+    done = []
+    for cell in cells:
+        sheet.write(Path("o.parquet"), {"a": np.array([None, cell, None], dtype=object)})
+        done.append(parquet.read_table("o.parquet").column("a"))
+    assert all(each.type == done[0].type for each in done)
+    return done, lines
+
+
+def test_decimals_of_parquet_are_rounded_and_get_the_digits_that_they_need():
+    arrow, D = pytest.importorskip("pyarrow"), decimal.Decimal
+    column = arrow.array([D("1.25"), None, D("-3.50")], arrow.decimal128(5, 2))
+    (done,), lines = with_room(column, "2.53333333333")
+    assert done.to_pylist() == [D("1.25"), D("2.53"), D("-3.50")] and done.type == column.type and lines == ()
+    large = (("123456.789", "123456.79", arrow.decimal128(8, 2)), ("1e+40", "1e+40", arrow.decimal256(43, 2)))
+    for cell, rounded, kind in large:
+        (done, small), lines = with_room(column, cell, "0.005")
+        assert done.type == kind and done.to_pylist() == [D("1.25"), D(rounded), D("-3.50")] and small[1].as_py() == 0
+        assert lines == (f"column 'a' is written as {kind}: {column.type} does not hold all of its completions",)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "int32"])
+def test_whole_numbers_of_parquet_become_doubles_only_where_they_must(kind):
+    arrow = pytest.importorskip("pyarrow")
+    column = arrow.array([1, None, 3], kind)
+    (done, other), lines = with_room(column, "2", "7.0")
+    assert done.type == column.type and done.to_pylist() == [1, 2, 3] and other[1].as_py() == 7 and lines == ()
+    (done, other), lines = with_room(column, "2.5", "2")
+    assert done.to_pylist() == [1, 2.5, 3] and other.type == "double"
+    assert lines == (f"column 'a' is written as double: {kind} does not hold all of its completions",)
+    assert with_room(column, "1e+20")[0][0].to_pylist() == [1, 1e20, 3]
+    if kind == "int64":  # of which a double lacks the last digit
+        large = arrow.array([2**60 + 1, None, 3])
+        assert with_room(large, "2.5", "-1e+20")[0][0].to_pylist() == [2**60 + 1, 2, 3]
+
+
+def test_columns_of_parquet_without_values_and_of_other_types():
+    arrow = pytest.importorskip("pyarrow")
+    nothing = arrow.array([None] * 3)
+    assert with_room(nothing, "0.5")[0][0].to_pylist() == [None, 0.5, None]
+    assert with_room(nothing, "low", "0.5")[0][0].to_pylist() == [None, "low", None]
+    assert with_room(nothing.cast("float64"), "low")[0][0].to_pylist() == [None, "low", None]
+    assert with_room(arrow.array(["a", None, "b"]), "")[0][0].to_pylist() == ["a", None, "b"], "a draw that failed"
+    date = datetime.datetime(2024, 1, 1)
+    (late,), lines = with_room(arrow.array([date, None, date], arrow.timestamp("ns")), "9999-12-31 00:00:00")
+    assert late[1].as_py().year == 9999 and "written as timestamp[us]" in lines[0]
+    codes = arrow.array([1, None, 3]).dictionary_encode()
+    assert with_room(codes, "2")[0][0].to_pylist() == [1, 2, 3]
+    kinds = {"time64": datetime.time(1), "duration": datetime.timedelta(1), "binary": b"a", "list": [1]}
+    for kind, value in kinds.items():
+        with pytest.raises(InputError, match=f"column 'a' is of type {kind}.*, in which no cell such as 'k' can be"):
+            with_room(arrow.array([value, None, value]), "k")
+    with pytest.raises(InputError, match="of type time32"):
+        with_room(arrow.array([datetime.time(1), None, None], arrow.time32("ms")), "01:00:00")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        with_room(arrow.array([2**60, None, 0], arrow.timestamp("us")), "2024-01-01 00:00:00")  # of the year 38504
+
+
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
@@ -289,6 +353,26 @@ def test_dates_are_read_and_written_in_their_form(form):
     assert days[0] == pytest.approx(18628 + ("%H" in form) * (12.5 / 24 + ("%S" in form) * 15 / 86400))
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_days_without_a_date_are_written_as_the_nearest_one(form):
+    column = Column("day", format=form)
+    first, last = column.text(-1e9), column.text(1e9)
+    assert "0001" in first and "9999" in last and column.text(2932896.9999999) == last
+    days = column.numbers(np.array([first, last]))
+    assert days[0] == -719162 and 2932896 <= days[1] < 2932897, "both are read again"
+
+
+def test_draws_of_dates_are_within_those_observed():
+    scheme = Scheme((Column("day", format="%Y-%m-%d"), Column("same", format="%Y-%m-%d")))
+    numbers = torch.tensor([[19000.0, 5.0], [19010.0, 5.0], [2932896.0, 5.0]], dtype=F64)
+    data = Vectors("t", numbers, None, 0, columns=scheme.entries, scheme=scheme)
+    scaling = fit_scaling(data, data.known)
+    far = scaling.standardise(torch.tensor([[4e6, 9.0], [-1e6, 1.0], [19005.0, 5.0]], dtype=F64))
+    settled, moved = scaling.cells(far)
+    torch.testing.assert_close(settled, torch.tensor([[2932896, 5], [19000, 5], [19005, 5]], dtype=F64), rtol=0, atol=1)
+    assert moved.tolist() == [[True, False], [True, False], [False, False]]
+
+
 def test_version_numbers_are_no_dates():
     write("version,x\n" + "".join(f"3.{9 + k % 3}.18,{k}\n" for k in range(12)))
     assert load("table", "train", path="t.csv").scheme.columns[0].levels == ("3.10.18", "3.11.18", "3.9.18")
@@ -336,6 +420,34 @@ def test_rows_are_read_as_in_training():
         read_rows(write("d,n,k\n,,3\n"), scheme)
     with pytest.raises(InputError, match="holds '1970-01-02' in row 1, which is no date like"):
         read_rows(write("d,n,k\n1970-01-02,,\n"), scheme)
+
+
+def test_columns_that_are_called_by_numbers_are_taken_by_name():
+    """Years are names; and so are numbers from 0, as those of an array are, where a file has them in its header."""
+    write("id,2019,2020,2021\n" + "".join(f"n{k},{k}.5,{100 + k}.5,{200 + k}.5\n" for k in range(12)))
+    scheme = load("table", "train", path="t.csv", drop=["id"]).scheme
+    own = read_rows("t.csv", scheme)
+    assert own.names == ("2019", "2020", "2021") and own.data.values[0].tolist() == [0.5, 100.5, 200.5]
+    swapped = read_rows(write("id,2021,2019,2020\na,3,1,2\n", "swapped.csv"), scheme)
+    assert swapped.data.values.tolist() == [[1, 2, 3]] and swapped.names == scheme.names
+    with pytest.raises(InputError, match=r"lacks the column '2020'; the flow was trained on 2019, 2020, 2021.*'2022'"):
+        read_rows(write("id,2019,2022,2021\na,1,2,3\n", "other.csv"), scheme)
+    of_array = Scheme((Column("0"), Column("1")))
+    assert read_rows(write("u,v\n1,2\n"), of_array).names == ("u", "v"), "which has no names"
+    assert read_rows(write("id,1,0\na,2,1\n"), of_array).data.values.tolist() == [[1, 2]]
+    with pytest.raises(InputError, match="lacks the column '1'"):
+        read_rows(write("0,v\n1,2\n"), of_array)
+
+
+def test_an_array_of_which_columns_were_left_out_is_completed_whole_or_without_them():
+    np.save("t.npy", np.arange(30.0).reshape(10, 3))
+    scheme = load("table", "train", path="t.npy", drop=[0]).scheme
+    assert scheme.names == ("1", "2") and read_rows("t.npy", scheme).data.values[0].tolist() == [1, 2]
+    np.save("two.npy", np.arange(4.0).reshape(2, 2))
+    assert read_rows("two.npy", scheme).data.values.tolist() == [[0, 1], [2, 3]]
+    plain = Scheme((Column("0"), Column("1")))
+    with pytest.raises(InputError, match=r"t\.npy has 3 columns, the flow takes 2"):
+        read_rows("t.npy", plain)
 
 
 def test_completions_are_values_that_a_column_may_have():
@@ -561,6 +673,28 @@ def test_values_far_out_are_named(sentinels, count):
         (word,) = shlex.split(lines[1].partition("say ")[2])
         named = word.removeprefix("dataset.holes=").strip("[]").replace('"', "").split(",")
         assert sorted(map(float, named)) == sorted(sentinels)
+
+
+def test_dates_far_out_are_named_as_they_are_written():
+    cells = [f"{1 + k % 28:02d}.{1 + k % 12:02d}.{2015 + k % 7}" for k in range(200)]
+    cells[3] = cells[50] = "31.12.9999"
+    cells[9] = "01.01.1900"  # which is near enough for a date, but one that often means a missing value
+    path = write("day;x\n" + "".join(f"{cell};{k % 9}\n" for k, cell in enumerate(cells)))
+    notes = load("table", "train", path=path, decimal=",").notes
+    line, remedy = notes[-2:]
+    assert "column 'day' has 31.12.9999 and 01.01.1900 in 3 rows, far from the others (01.01.2015 to " in line
+    assert remedy.endswith("say dataset.holes=[31.12.9999,01.01.1900]")
+    table = load("table", "train", path=path, decimal=",", holes=["31.12.9999", "01.01.1900"])
+    assert not any("far from" in note for note in table.notes) and int(table.values.isnan().sum()) > 0
+    scaling, (word,) = fit_scaling(table, table.known), ("holes=[31.12.9999]",)
+    rows = read_rows(write("day;x\n31.12.9999;\n01.06.2017;3\n", "m.csv"), table.scheme, None, Dialect(";", ","))
+    lines = far_from_training(scaling, rows.data.values, Dialect(";", ",", prefix=""))
+    assert "column 'day' holds 31.12.9999 in row 1, far from all of training" in lines[0] and word in lines[1]
+    before = torch.tensor(
+        [[-300.0, 3.0]], dtype=F64
+    )  # of 1969, where training may have 1970 alone: no sign, but a date
+    of_1970 = replace(scaling, low=torch.zeros(2, dtype=F64), span=torch.tensor([[0, 0], [364, 8]], dtype=F64))
+    assert far_from_training(of_1970, before, Dialect()) == ()
 
 
 def test_values_far_from_training_are_named():

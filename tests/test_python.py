@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import math
 from pathlib import Path
 
@@ -274,6 +275,50 @@ def test_a_data_frame_has_the_runs_categories_by_their_names():
     assert "kind=low" in str(q.summary(2))
     with pytest.raises(InputError, match="column 'kind' holds 'huge', which the run did not see"):
         run.condition(pd.DataFrame({"on": [1], "kind": ["huge"], "size": [2.0]}))
+
+
+def framed(scheme: Scheme, **columns) -> list[list[float]]:
+    """What a run over a table takes of a data frame, as numbers of its columns."""
+    d = len(scheme.entries)
+    run = run_of(AffineFlow(d), scaling=Scaling(scheme, torch.zeros(d), torch.ones(d)), shape=(d,))
+    return scheme.decode(run.condition(pd.DataFrame(columns)).terms.given).tolist()
+
+
+def test_a_data_frame_may_have_the_holes_of_pandas():
+    scheme = Scheme((Column("n", whole=True), Column("word", levels=("a", "b")), Column("day", format="%Y-%m-%d")))
+    n, word = pd.array([3, None], dtype="Int64"), pd.array([None, "b"], dtype="string")
+    day = pd.to_datetime(["1970-01-03", None])
+    first, second = framed(scheme, n=n, word=word, day=day)
+    assert first[::2] == [3, 2] and math.isnan(first[1])
+    assert second[1] == 1 and math.isnan(second[0]) and math.isnan(second[2])
+
+
+@pytest.mark.parametrize("levels", [("false", "true"), ("False", "True"), ("0", "1"), ("0.0", "1.0")])
+@pytest.mark.parametrize("dtype", ["bool", "boolean", object])
+def test_truth_values_of_a_data_frame_are_those_of_any_table(levels, dtype):
+    scheme = Scheme((Column("on", levels=levels), Column("x")))
+    on = pd.Series([True, False, True], dtype=dtype)
+    assert framed(scheme, on=on, x=[0.0, 0.0, 0.0]) == [[1, 0], [0, 0], [1, 0]]
+
+
+def test_dates_of_a_data_frame_are_read_in_the_form_of_training():
+    kinds = Column("day", format="%d.%m.%Y"), Column("at", format="%Y-%m-%d %H:%M")
+    day = [pd.Timestamp("1970-01-02"), datetime.date(1969, 12, 31), "11.01.1970"]
+    at = [datetime.datetime(1970, 1, 2, 12), pd.Timestamp("1970-01-02 06:00"), "1970-01-01 18:00"]
+    assert framed(Scheme(kinds), day=day, at=at) == [[1, 1.5], [-1, 1.25], [10, 0.75]]
+    with pytest.raises(InputError, match=r"column 'day' holds '1970-01-02', which is no date like %d\.%m\.%Y"):
+        framed(Scheme(kinds), day=["1970-01-02"], at=at[:1])
+    abroad = pd.Timestamp("1970-01-02", tz="Asia/Tokyo")  # whose day may be another here
+    with pytest.raises(InputError, match="which is no date like"):
+        framed(Scheme(kinds), day=[abroad], at=at[:1])
+
+
+def test_categories_that_are_numbers_are_those_of_any_precision():
+    scheme = Scheme((Column("k", levels=("0.1", "0.30000000000000004", "7")), Column("x")))
+    x = [0.0, 0.0, 0.0]
+    assert framed(scheme, k=[0.1 + 0.2, 0.1, 7], x=x) == [[1, 0], [0, 0], [2, 0]]
+    assert framed(scheme, k=[7, 7, 7], x=x) == [[2, 0]] * 3
+    assert framed(Scheme((Column("k", levels=("0.3", "1")), Column("x"))), k=[0.1 + 0.2, 1, 1], x=x)[0] == [0, 0]
 
 
 def test_a_run_refuses_images_out_of_its_units():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
+import decimal
 import json
 import math
 import runpy
@@ -18,10 +20,11 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
+from viscos.data.columns import Column, Scheme
 from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
 from viscos.inference.conditional import Conditional
-from viscos.report.density import conditional_density
+from viscos.report.density import Plane, conditional_density
 from viscos.runs.trained import load as load_trained
 
 SHORT = ("threads=1", "flow=iresnet", "flow.blocks=[1]", "flow.channels=8", "posterior.width=4", "log_every=5")
@@ -455,3 +458,104 @@ def test_rows_without_intervals_are_counted(table, draws, line, capsys):
     assert main(["impute", f"checkpoint={table}", *words]) == 0
     out = capsys.readouterr().out
     assert line in out if line else "no intervals" not in out
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """On a column by its logarithm, one of three categories, dates and plain numbers."""
+    rng = np.random.default_rng(0)
+    latent = rng.standard_normal(200)
+    kinds = ("abc"[int(z > -0.5) + int(z > 0.5)] for z in latent)
+    days = (f"2024-{1 + k % 12:02d}-03" for k in range(200))
+    rows = [
+        f"{math.exp(8 + 1.5 * z):.6g},{kind},{day},{z:.4f}" for z, kind, day in zip(latent, kinds, days, strict=True)
+    ]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path_factory.mktemp("mixed"))
+        Path("mixed.csv").write_text("\n".join(["income,kind,day,x", *rows]) + "\n")
+        path = f"dataset.path={Path.cwd() / 'mixed.csv'}"
+        return ran("train", *SHORT, "dataset=table", path, "missing=0.3", "max_steps=4", "draws=2")
+
+
+def test_completions_of_a_table_are_numbers_of_its_columns(mixed, capsys):
+    """As `viscos impute` leaves them: of what is learnt by its logarithm no logarithms, of categories their numbers."""
+    alike = ("items=20", "draws=4", "threads=1")
+    made = ran("impute", f"checkpoint={mixed}", "imputer=gaussian", *alike)
+    assert completions(made)["draws"].shape == (4, 20, 4) and load_trained(mixed).scaling.columns[0] == "log income"
+    eval = ("eval", f"checkpoint={mixed}", "imputer=gaussian", "calibration=false", *alike)
+    record = figures(ran(*eval, f"completions={made}"))["rmse"]
+    mine, theirs = (record[f"{name}_draw"]["columns_own_units"] for name in ("gaussian", made.name))
+    for column in ("log income", "x"):
+        assert theirs[column] == pytest.approx(mine[column], rel=1e-3)
+    with np.load(made / "completions.npz") as arrays:
+        draws, hidden = arrays["draws"], ~arrays["observed"]
+    logs, codes = "holds -3, but is learnt by its logarithm", "holds 1.5, but its categories are numbered from 0 to 2"
+    for place, number, says in ((0, -3, logs), (1, 1.5, codes)):
+        wrong = draws.copy()
+        wrong[0, hidden[:, place].argmax(), place] = number
+        np.savez("wrong.npz", draws=wrong)
+        assert says in refused(capsys, *eval, "completions=wrong.npz")
+    np.savez("more.npz", draws=np.concatenate([draws, draws[..., :1]], -1))
+    assert "shape (4, 20, 5); give (K, N, 4), a number for each column" in refused(
+        capsys, *eval, "completions=more.npz"
+    )
+    draws[0, 0] = np.where(hidden[0], np.inf, draws[0, 0])
+    np.savez("failed.npz", draws=draws)
+    assert figures(ran(*eval, "completions=failed.npz"))["rmse"]["failed_draw"]["columns_own_units"]
+
+
+def test_draws_of_a_column_by_its_logarithm_stand_on_the_axis_of_the_density():
+    pytest.importorskip("matplotlib")
+    from viscos.report.figures.drawings import density
+    from viscos.report.figures.source import Source
+
+    scheme = Scheme((Column("income", log=True), Column("x")))
+    plane = Plane(lambda y: -y.square().sum(1), torch.tensor([[7.0, -2.0], [9.0, 2.0]]), ("a", "b"), scheme.encode)
+    drawn = np.exp(np.linspace(7.5, 8.5, 20))
+    np.savez(
+        "completions.npz",
+        values=np.array([[np.nan, 0.5]]),
+        truth=np.array([[math.exp(8), 0.5]]),
+        observed=np.array([[False, True]]),
+        draws=np.stack([drawn, np.full(20, 0.5)], 1)[:, None],
+    )
+    axis = density.draw(Source(Path(), lambda: None, lambda: plane)).axes[1]
+    edges = [bar.get_x() for bar in axis.patches]
+    assert min(edges) == pytest.approx(7.5) and max(edges) < 8.5
+    (true,) = [line for line in axis.lines if line.get_label() == "true value"]
+    assert true.get_xdata()[0] == pytest.approx(8)
+
+
+def test_draws_near_the_last_date_there_is_are_dates():
+    """A missing date is often written as 9999-12-31: a normal law around it has half its mass beyond."""
+    cells = ["9999-12-31" if k % 2 else f"2024-01-{1 + k % 28:02d}" for k in range(80)]
+    Path("t.csv").write_text("day,x\n" + "".join(f"{cell},{k % 2}.{k % 7}\n" for k, cell in enumerate(cells)))
+    run = ran("train", "imputer=gaussian", "threads=1", "dataset=table", "dataset.path=t.csv", "missing=0.1", "draws=2")
+    Path("mine.csv").write_text("day,x\n" + "".join(f",1.{k}\n" for k in range(6)))
+    done = ran("impute", f"checkpoint={run}", "input=mine.csv", "draws=20", "threads=1")
+    days = {line.split(",")[0] for path in (done / "draws").iterdir() for line in path.read_text().splitlines()[1:]}
+    assert "9999-12-31" in days and all(len(day) == 10 for day in days)
+
+
+def test_parquet_of_other_types_than_in_training_is_completed_or_refused_at_once(capsys, monkeypatch):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    clock = [datetime.time(6 + k % 3) for k in range(60)]
+    rows = {"n": [k + 0.5 for k in range(60)], "price": [k % 7 + 0.5 for k in range(60)], "at": clock}
+    parquet.write_table(arrow.table(rows), "t.parquet")
+    words = ("dataset=table", "dataset.path=t.parquet", "missing=0.1", "draws=2", "threads=1")
+    run = ran("train", "imputer=gaussian", *words)
+    price = arrow.array([decimal.Decimal("2.50"), None, decimal.Decimal("3.25")], arrow.decimal128(5, 2))
+    mine = arrow.table({"n": arrow.array([1, 2, None]), "price": price, "at": clock[:3]})
+    parquet.write_table(mine, "mine.parquet")
+    asked = ("impute", f"checkpoint={run}", "input=mine.parquet", "draws=3", "threads=1", "check=null")
+    capsys.readouterr()
+    done = ran(*asked)
+    assert "column 'n' is written as double: int64 does not hold all of its completions" in capsys.readouterr().out
+    tables = [parquet.read_table(path) for path in (done / "completed.parquet", *(done / "draws").iterdir())]
+    assert figures(done)["draws"] == 3 and len(tables) == 4
+    for table in tables:
+        assert [table.schema.field(k).type for k in (0, 1, 2)] == ["double", price.type, mine["at"].type]
+        assert not any(column.null_count for column in table.columns) and table["price"][0].as_py() == price[0].as_py()
+    parquet.write_table(mine.set_column(2, "at", arrow.array([clock[0], None, clock[1]])), "mine.parquet")
+    monkeypatch.setattr("viscos.commands.impute._complete", lambda *job: pytest.fail("a batch is computed"))
+    assert "column 'at' is of type time64[us], in which no cell such as '06:00:00' can be" in refused(capsys, *asked)

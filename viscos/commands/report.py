@@ -92,13 +92,19 @@ def save_density(path: Path, flow: Flow, test: Data, scaling: Scaling | None) ->
 
 
 def plane(flow: Flow, test: Data, scaling: Scaling | None) -> Plane:
-    """The density of a flow over the plane, in the data's own units, and some test points without holes."""
+    """The density of a flow over the plane, and some test points without holes.
+
+    Its coordinates are in the data's own units, of a column by its logarithm in units of that.
+    """
     whole = test.values[test.known.all(1)][:_POINTS]
     names = test.columns if isinstance(test, Vectors) and test.columns else ("first coordinate", "second coordinate")
     if scaling is None:
         return Plane(lambda y: _log_prob(flow, y), whole, names)
     return Plane(
-        lambda y: _log_prob(flow, scaling.standardise(y)) - scaling.log_scale, scaling.restore(whole).float(), names
+        lambda y: _log_prob(flow, scaling.standardise(y)) - scaling.log_scale,
+        scaling.restore(whole).float(),
+        names,
+        scaling.scheme.encode,
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.lines import write_lines
+from viscos.core.progress import say
 from viscos.data.columns import Column, Scheme
 from viscos.data.scaling import Scaling
 from viscos.data.sources.dialect import Dialect
@@ -50,6 +51,9 @@ class Filled:
         if sheet is None:
             return []
         kind, one = sheet.path.suffix.lower(), self.best()
+        sheet, lines = sheet.with_room(self._extremes(sheet, one))
+        for line in lines:
+            say(line)
         names = [f"{COMPLETED}{kind}"]
         sheet.write(folder / names[0], self._cells(one, ~self.known, sheet))
         if bool((self.known & ~self.observed).any()):
@@ -61,6 +65,20 @@ class Filled:
         write_lines(folder / LONG, ("draw", "row", "column", "value"), self._long(sheet), sheet.dialect)
         write_lines(folder / SUMMARY, _TALLIES, self._summary(sheet), sheet.dialect)
         return [*names, f"{DRAWS}/", LONG, SUMMARY]
+
+    def _extremes(self, sheet: Sheet, one: Tensor) -> dict[str, tuple[str, ...]]:
+        """The cells, in each column that completions go to, that its type is most likely not to hold."""
+        found = {}
+        for place, (name, column) in enumerate(zip(self.rows.names, self._columns, strict=True)):
+            hidden = ~self.observed[:, place]
+            values = torch.cat([one[hidden, place], self.draws[:, hidden, place].flatten()])
+            values = values[values.isfinite()].double()
+            if column.categories and bool(hidden.any()):
+                found[name] = column.levels
+            elif len(values):
+                odd = values[(values - values.round()).abs().argmax()]  # the one that is least like a whole number
+                found[name] = tuple(_text(column, float(v), sheet.dialect) for v in (values.min(), values.max(), odd))
+        return found
 
     def best(self) -> Tensor:
         """The one value for each cell (N, columns), see `best`."""

@@ -31,6 +31,7 @@ _LIKE_DATE = re.compile(r"\d[-/. ](\d{1,2}|[^\W\d]{3,9})[-/., ]+\d|\d:\d\d")
 _PADDED = re.compile(r"0\d+")
 _DAY = 86400
 _BEGIN = datetime.datetime(1970, 1, 1)
+_FIRST, _LAST = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,20 @@ class Column:
         return values
 
     def text(self, value: float) -> str:
-        """A category or a date as a cell."""
+        """A category or a date as a cell; of days before the year 1 or after 9999 the nearest date that there is."""
         if self.format:
             unit = 1 if "%S" in self.format else 60 if "%H" in self.format else _DAY
-            seconds = round(value * _DAY / unit) * unit
-            return (_BEGIN + datetime.timedelta(seconds=seconds)).strftime(self.format)
+            least, most = ((end - _BEGIN).total_seconds() // unit for end in (_FIRST, _LAST))
+            many = min(max(round(value * _DAY / unit), least), most)
+            return self.date(_BEGIN + datetime.timedelta(seconds=many * unit))
         return self.levels[int(value)]
+
+    def date(self, date: datetime.date) -> str:
+        """A date, with a time or without, as a cell of a column of dates.
+
+        The year has four digits, of which `strftime` leaves out leading zeros on some systems.
+        """
+        return date.strftime(self.format.replace("%Y", f"{date.year:04d}"))
 
     def spelt(self, cells: np.ndarray, signs: Dialect) -> Column:
         """The column with its categories written as most of the cells (n,) of a table in these `signs` write them.
@@ -219,16 +228,22 @@ class Scheme:
         return (f"columns: {', '.join(found[:20])}{', …' * (len(found) > 20)}",) if found else ()
 
     def encode(self, numbers: Tensor) -> Tensor:
-        """Numbers (N, columns), NaN in holes, as entries (N, d), float64.
+        """Numbers (…, columns), NaN in holes, as entries (…, d), float64.
 
-        Raises `InputError` for a number without a logarithm in a column that has them.
+        Raises `InputError` for a number without a logarithm in a column that has them, and for one of no category in a
+        column of several.
         """
         parts = []
         for number, column in enumerate(self.columns):
-            values = numbers[:, number, None].double()
+            values = numbers[..., number, None].double()
             if (many := len(_entries(column))) > 1:
-                hot = (values == torch.arange(many)).double()
-                values = torch.where(values.isnan(), values, hot)
+                hot = values == torch.arange(many)
+                if bool((strange := ~hot.any(-1, keepdim=True) & ~values.isnan()).any()):
+                    raise InputError(
+                        f"column {column.name!r} holds {float(values[strange][0]):.12g}, but its categories are "
+                        f"numbered from 0 to {many - 1}"
+                    )
+                values = torch.where(values.isnan(), values, hot.double())
             if column.log:
                 if bool((values <= 0).any()):
                     raise InputError(
@@ -236,7 +251,7 @@ class Scheme:
                     )
                 values = values.log()
             parts.append(values)
-        return torch.cat(parts, 1)
+        return torch.cat(parts, -1)
 
     def decode(self, values: Tensor) -> Tensor:
         """Entries (…, d) as numbers (…, columns), the nearest category of categories; NaN where an entry is NaN."""

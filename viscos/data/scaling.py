@@ -142,15 +142,15 @@ class Scaling:
 def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The ranges of columns (columns,) by the observed ones of their entries (d,).
 
-    Whole numbers, and what is constant, are within what was observed; others of one sign are no nearer to 0 than those
-    observed, and shares, all in [0, 1], no greater than 1. What is learnt by its logarithm is positive of itself.
+    Whole numbers, dates, and what is constant, are within what was observed; others of one sign are no nearer to 0 than
+    those observed, and shares, all in [0, 1], no greater than 1. What is learnt by its logarithm is positive of itself.
     """
     lows, highs = [], []
     least_, most_ = (scheme.decode(bound).tolist() for bound in (low, high))
     for column, least, most in zip(scheme.columns, least_, most_, strict=True):
-        if column.categories or column.format:
+        if column.categories:
             least, most = -math.inf, math.inf
-        elif not column.whole and least < most:
+        elif not (column.whole or column.format) and least < most:
             most = 1.0 if least >= 0 and most <= 1 else most if most <= 0 else math.inf
             least = 0.0 if column.log else least if least >= 0 else -math.inf
         lows.append(least)

@@ -21,6 +21,8 @@ class Plane:
     """(N, 2)."""
     names: tuple[str, ...]
     """Of the two coordinates."""
+    encode: Callable[[Tensor], Tensor] = lambda numbers: numbers
+    """Numbers of a table's columns (…, 2), NaN in holes, as coordinates; elsewhere they are these themselves."""
 
     def grid(self, size: int = 200, margin: float = 0.15) -> tuple[Tensor, Tensor, Tensor]:
         """The coordinates (size,) of a grid around the points, and the density at each (size, size), second ones down.

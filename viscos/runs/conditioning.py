@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,7 @@ from viscos.core.errors import InputError
 from viscos.data.columns import Column, Scheme
 from viscos.data.images import check_unit_range
 from viscos.data.scaling import Scaling
+from viscos.data.sources.sheet import text_of
 from viscos.flows import Flow
 from viscos.inference.condition import condition
 from viscos.inference.conditional import Conditional
@@ -73,17 +76,43 @@ def _entries(y: Values, scheme: Scheme) -> Values:
 
 
 def _numbers(column: Column, cells: list[Any]) -> np.ndarray:
-    hole = np.array([cell is None or cell != cell for cell in cells], dtype=bool)
-    if column.levels or column.format:
-        written = [f"{cell:.12g}" if isinstance(cell, (int, float)) else str(cell) for cell in cells]
-        found = column.numbers(np.array(written, dtype=object))
+    """Cells of a data frame (B,) as numbers of a column, NaN in holes."""
+    hole = np.array([_missing(cell) for cell in cells], dtype=bool)
+    if column.categories or column.format:
+        ways = [_WORDLESS if empty else _written(column, cell) for cell, empty in zip(cells, hole, strict=True)]
+        read = [column.numbers(np.array([way[k] for way in ways], dtype=object)) for k in range(len(_WORDLESS))]
+        found = functools.reduce(lambda a, b: np.where(np.isnan(a), b, a), read)
     else:
         known = [math.nan if empty else cell for cell, empty in zip(cells, hole, strict=True)]
         found = as_tensor(known, f"column {column.name!r}").double().numpy()
     if (strange := np.isnan(found) & ~hole).any():
         cell = cells[int(strange.argmax())]
-        raise InputError(f"column {column.name!r} holds {cell!r}, which the run did not see in training")
+        what = f"is no date like {column.format}" if column.format else "the run did not see in training"
+        raise InputError(f"column {column.name!r} holds {cell!r}, which {what}")
     return np.where(hole, math.nan, found)
+
+
+_WORDLESS = ("", "", "")
+
+
+def _missing(cell: Any) -> bool:
+    """Whether a cell holds no value: None, NaN, and pandas' NaT and NA, which neither equals a thing nor differs."""
+    try:
+        return cell is None or bool(cell != cell)
+    except TypeError:
+        return True
+
+
+def _written(column: Column, cell: Any) -> tuple[str, str, str]:
+    """A category or a date as cells of the tables that a run may have been trained on have it.
+
+    Truth values are `true` in Parquet, `True` in a CSV that pandas wrote, and 1 in one of numbers; a fraction may have
+    been written to all its digits, or to twelve.
+    """
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    if column.format and isinstance(plain, datetime.date) and getattr(plain, "tzinfo", None) is None:
+        return (column.date(plain),) * 3
+    return text_of(plain), str(cell), f"{plain:.12g}" if isinstance(plain, (int, float)) else ""
 
 
 def _check_range(y: Values, observed: Values | None, dims: int) -> None:

@@ -18,6 +18,7 @@ from viscos.commands.assemble.saved import dataset_of, from_training, moved, tes
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
+from viscos.data.scaling import Scaling
 from viscos.data.sources.array import find, read_arrays
 from viscos.imputers import GivenImputer, Imputer
 from viscos.runs.trained import Fitted, Saved, Trained, load_any
@@ -123,7 +124,10 @@ def _described(trained: Saved, cfg: dict[str, Any], masks: Masks | None, items: 
 
 
 def _given(path: Path, trained: Saved) -> GivenImputer:
-    """The array `draws` of a file, or the only one, in the data's own units; called as the file, or as its folder."""
+    """The array `draws` of a file, or the only one, in the data's own units; called as the file, or as its folder.
+
+    Those of a table are numbers of its columns, as `viscos impute` leaves them.
+    """
     if path.is_dir():
         path = path / "completions.npz"
     if not path.is_file():
@@ -131,7 +135,20 @@ def _given(path: Path, trained: Saved) -> GivenImputer:
     arrays = read_arrays(path)
     draws = torch.from_numpy(arrays[find(arrays, ("draws", "completions"), path, "completions")])
     if trained.scaling is not None:
-        draws = trained.scaling.standardise(draws)
+        draws = _standardised(draws, trained.scaling, path)
     label = path.parent.name if path.stem == "completions" else path.stem
     paired = "antithetic" in arrays and bool(arrays["antithetic"])
     return GivenImputer(label or "other", draws, paired=paired)
+
+
+def _standardised(draws: Tensor, scaling: Scaling, path: Path) -> Tensor:
+    """Numbers (K, N, columns) of a table as the model takes them (K, N, d)."""
+    columns = len(scaling.scheme.columns)
+    if draws.shape[-1:] != (columns,):
+        seen = tuple(draws.shape)
+        raise InputError(f"completions in {path} have shape {seen}; give (K, N, {columns}), a number for each column")
+    draws = torch.where(draws.isfinite(), draws.double(), torch.nan)  # a draw that failed is of no category
+    try:
+        return scaling.standardise(scaling.scheme.encode(draws))
+    except InputError as error:
+        raise InputError(f"completions in {path}: {error}; put that right, or NaN for a draw that failed") from None

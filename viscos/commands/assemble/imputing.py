@@ -292,4 +292,6 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
         far = far_from_training(trained.scaling, rows.data.values, signs)
         rows = replace(rows, data=replace(rows.data, notes=(*rows.data.notes, *far)))
     observed = rows.data.known if masks is None else rows.data.known & masks.of(rows.data, "input")
+    scheme = trained.scheme
+    rows.check(scheme, ~observed[:, list(scheme.first)].all(0))  # before anything is computed
     return Items(rows.data, rows.data.known, observed, rows)

@@ -92,9 +92,12 @@ class Dialect:
                 return f"if it is one, say {' '.join(words)}"
         return ""
 
-    def with_holes(self, numbers: Iterable[float]) -> str:
-        """The setting, as it can be typed, by which these numbers mean a missing value beside what does already."""
-        found = [repr(number).removesuffix(".0").replace(".", self.decimal) for number in numbers]
+    def with_holes(self, values: Iterable[float | str]) -> str:
+        """The setting, as it can be typed, by which these numbers or words mean a missing value beside what does so."""
+        found = [
+            value if isinstance(value, str) else repr(value).removesuffix(".0").replace(".", self.decimal)
+            for value in values
+        ]
         return typed(f"{self.prefix}holes", list(dict.fromkeys((*self.holes, *found))))
 
     def _number(self, cell: str) -> float:

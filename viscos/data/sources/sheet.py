@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.sources.dialect import Dialect
+from viscos.data.sources.room import cells_as, room_for
 
 PARQUET = (".parquet", ".pq")
 Cells = Mapping[str, np.ndarray]
@@ -60,6 +61,13 @@ class Sheet:
         order = np.lexsort((texts, np.nan_to_num(self.dialect.numbers(texts), nan=np.inf)))
         numbers = {name: number for number, name in enumerate(texts[order])}
         return torch.tensor([numbers[cell] for cell in cells]), len(texts)
+
+    def with_room(self, cells: Mapping[str, Sequence[str]]) -> tuple[Sheet, tuple[str, ...]]:
+        """The sheet with columns that hold these new cells too, by name, and a line on each that is of another type.
+
+        Raises `InputError` for a column that no type would do for.
+        """
+        return self, ()
 
     def write(self, path: Path, cells: Cells) -> Path:
         """Writes a file of the same kind, with `cells` in the place of some, and every other one as it was."""
@@ -116,8 +124,23 @@ class ParquetSheet(Sheet):
     table: Any
     """Of pyarrow."""
 
+    def with_room(self, cells: Mapping[str, Sequence[str]]) -> tuple[Sheet, tuple[str, ...]]:
+        table, lines = self.table, []
+        for name, new in cells.items():
+            place = self.header.index(name)
+            field, column = table.schema.field(place), table.column(place)
+            if (kind := room_for(column, new)) is None:
+                raise InputError(
+                    f"{self.path}: column {name!r} is of type {field.type}, in which no cell such as {new[0]!r} can be "
+                    "written; save it as text, or leave no holes in it"
+                )
+            if kind != field.type:
+                table = table.set_column(place, field.with_type(kind), column.cast(kind))
+                lines.append(f"column {name!r} is written as {kind}: {field.type} does not hold all of its completions")
+        return replace(self, table=table), tuple(lines)
+
     def write(self, path: Path, cells: Cells) -> Path:
-        """A new cell is of its column's type; raises `InputError` for one that cannot be."""
+        """A new cell is of its column's type, in which a number is rounded; raises `InputError` for one of no type."""
         import pyarrow as arrow
         import pyarrow.parquet as parquet
 
@@ -125,12 +148,13 @@ class ParquetSheet(Sheet):
         for name, new in cells.items():
             place = self.header.index(name)
             field = table.schema.field(place)
-            try:
-                fresh = arrow.array([*new, *[None] * self.trailing], arrow.string()).cast(field.type)
-            except arrow.ArrowInvalid as error:
-                raise InputError(f"{self.path}: a new cell of {name!r} is no {field.type}: {error}") from error
             there = arrow.array([*(cell is not None for cell in new), *[False] * self.trailing])
-            table = table.set_column(place, field, arrow.compute.if_else(there, fresh, table.column(place)))
+            try:
+                fresh = cells_as(field.type, [*new, *[None] * self.trailing])
+                table = table.set_column(place, field, arrow.compute.if_else(there, fresh, table.column(place)))
+            except arrow.ArrowException as error:
+                why = " ".join(str(error).split())[:200]
+                raise InputError(f"{self.path}: a new cell of {name!r} is no {field.type}: {why}") from error
         return atomic.write(path, lambda temporary: parquet.write_table(table, temporary))
 
 
@@ -204,7 +228,7 @@ def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
     try:
         table = parquet.read_table(path)
         found = [_texts(table.column(k)) for k in range(table.num_columns)]
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, ValueError, OverflowError, OSError) as error:  # of days after the year 9999
         raise InputError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from error
     if not found:
         raise InputError(f"{path} has no columns")
@@ -216,10 +240,11 @@ def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
 
 def _texts(column: Any) -> np.ndarray:
     """A column of Parquet as the cells of a CSV."""
-    return np.array(["" if value is None else _text(value) for value in column.to_pylist()], dtype=object)
+    return np.array(["" if value is None else text_of(value) for value in column.to_pylist()], dtype=object)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value of a typed column as a cell of a CSV has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value) if isinstance(value, float) else str(value).strip()

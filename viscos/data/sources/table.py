@@ -90,6 +90,19 @@ class Rows:
     names: tuple[str, ...]
     """Their columns in `sheet`."""
 
+    def check(self, scheme: Scheme, holes: Tensor) -> None:
+        """Raises `InputError` where the table has no room for completions of a column with `holes` (columns,), bool."""
+        if self.sheet is not None:
+            each = zip(self.names, scheme.columns, holes.tolist(), strict=True)
+            self.sheet.with_room({name: _samples(self.sheet, name, column) for name, column, there in each if there})
+
+
+def _samples(sheet: Sheet, name: str, column: Column) -> tuple[str, ...]:
+    """Some cells that completions of a column may be; all of its categories."""
+    if column.categories:
+        return column.spelt(sheet.cells(name), sheet.dialect).levels
+    return (column.text(0.0) if column.format else "0",)
+
 
 def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialect: Dialect | None = None) -> Rows:
     """The first `limit` rows of a file, for a flow that was trained on the columns of `scheme`.
@@ -100,17 +113,7 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     """
     dialect = dialect or Dialect(prefix="")
     source = _read(Path(path).expanduser(), dialect)
-    nameless = all(name.isdigit() for name in scheme.names)
-    names = source.header if isinstance(source, _Array) or nameless else scheme.names
-    for name in names:
-        if name not in source.header:
-            near = difflib.get_close_matches(name, source.header, 1)
-            raise InputError(
-                f"{path} lacks the column {name!r}; the flow was trained on {', '.join(scheme.names)}, and the file "
-                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
-            )
-    if len(names) != len(scheme.columns):
-        raise InputError(f"{path} has {len(names)} columns, the flow takes {len(scheme.columns)}")
+    names = _matching(source, scheme.names)
     source = source.head(limit)
     if not len(source):
         raise InputError(f"{path} has no rows")
@@ -120,6 +123,32 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
     sheet = source if isinstance(source, Sheet) else None
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
     return Rows(data, sheet, names)
+
+
+def _matching(source: Sheet | _Array, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of a file that are those of training, in the order of these `names`.
+
+    They are taken by name wherever both have names: numbers from 0 are those of a training on an array without any, and
+    years or codes are names. Raises `InputError` for a column that is not there, or for too many.
+    """
+    there = [name for name in names if name in source.header]
+    unnamed = names == tuple(map(str, range(len(names))))
+    if isinstance(source, _Array):
+        by_place = unnamed or len(there) < len(names)  # else an array of which columns were left out
+    else:
+        by_place = unnamed and not there
+    if by_place:
+        if len(source.header) != len(names):
+            raise InputError(f"{source.path} has {len(source.header)} columns, the flow takes {len(names)}")
+        return source.header
+    for name in names:
+        if name not in there:
+            near = difflib.get_close_matches(name, source.header, 1)
+            raise InputError(
+                f"{source.path} lacks the column {name!r}; the flow was trained on {', '.join(names)}, and the file "
+                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
+            )
+    return names
 
 
 @dataclass(frozen=True)
@@ -200,7 +229,7 @@ def _learnt(source: Sheet | _Array, name: str, categories: bool) -> tuple[Column
         if not categories and (not (odd | empty).all() or _like_numbers(cells[odd], dialect)):
             _refuse(source, name, int(odd.argmax()))
         column = column_of_text(name, cells[~empty], categories)
-        return column, column.numbers(cells)
+        return column, np.where(empty, np.nan, column.numbers(cells))  # a hole may look like a date
     except InputError as error:
         if str(source.path) in str(error):
             raise

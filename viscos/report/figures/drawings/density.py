@@ -18,10 +18,10 @@ def draw(source: Source) -> Figure:
     """Draws it from a run of `viscos train`; or of `viscos impute`, with an item of one hidden coordinate beside it."""
     if not (source.run / FILE).is_file():
         return density(source.plane())
-    names = ("values", "truth", "observed", "draws")
-    arrays = load(source.run / FILE, names)
+    arrays = load(source.run / FILE, ("values", "truth", "observed", "draws"))
     plane = source.plane()  # refuses items of other than two entries
-    cut = first_slice(*(arrays[name] for name in names))
+    values, truth, draws = (plane.encode(arrays[name]) for name in ("values", "truth", "draws"))
+    cut = first_slice(values, truth, arrays["observed"], draws)
     if cut is None:
         raise InputError(f"in {source.run} no item with one hidden coordinate was completed; make it by `{RECIPE}`")
     return density(plane, cut)
