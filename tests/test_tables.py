@@ -387,6 +387,11 @@ REFUSED = [
         "another mask than mask=random",
     ),
     ([], "metrics.json is no record of `viscos train`"),
+    (changed(RECORD, config=[]), "another mask than mask=random"),
+    *(
+        ({key: value for key, value in RECORD.items() if key != lacking}, f"runs/b/metrics.json does not say {said}")
+        for lacking, said in (("items", "'items', which"), ("mask_hash", "'mask_hash', which"))
+    ),
 ]
 
 

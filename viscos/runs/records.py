@@ -31,8 +31,8 @@ _COMMANDS = ("train", "eval")
 """What leaves the records of tables."""
 _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
 """Settings in which the runs of one table differ, or which change no number."""
-
-
+_NEEDED = ("dataset", "items", "mask_hash", "seed")
+"""What a table asks of every record besides its settings."""
 _KINDS = ("flow", "imputer")
 """Settings whose choice makes another kind anyway."""
 
@@ -181,8 +181,10 @@ def _record(path: Path, by: str | None) -> Record:
         raise InputError(
             f"{path} is no record of `viscos train` or `viscos eval` with its settings; move it out of the folder"
         )
-    if content["config"].get("missing") is None:
+    if not isinstance(content["config"], dict) or content["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
+    if lacking := [key for key in _NEEDED if key not in content]:
+        raise InputError(f"{path} does not say {lacking[0]!r}, which a table needs; move it out of the folder")
     return Record(name, content, by)
 
 
