@@ -506,6 +506,18 @@ def test_scores_have_tables_beside_the_papers_and_in_other_units(capsys):
     assert "hidden entries" in energy.spec.title and "hidden entries" in coverage.spec.title
 
 
+def test_the_unit_of_errors_is_that_of_any_kind_of_completion_in_any_record(capsys):
+    """An imputer that is no flow has no posterior mean, and a run on complete data no error at all."""
+    whole = {key: value for key, value in KNN.items() if key != "rmse"} | {"mask_hash": "0"}
+    knn = changed(KNN, rmse__gaussian_mean={"pooled": 0.11, "unit": "standard deviations"})
+    put("runs", a=changed(whole, config__missing=0.0), b=knn)
+    assert "**RMSE on hidden entries, in standard deviations, pooled**" in printed(capsys, "runs=runs")
+    pixels = changed(KNN, seed=1, rmse__knn={"pooled": 0.1, "unit": "pixel values in [0, 1]"})
+    put("mixed", a=knn, b=pixels)
+    says = "disagree about the unit of errors: standard deviations in a; pixel values in [0, 1] in b"
+    assert says in one_line(capsys, "runs=mixed")
+
+
 def test_scores_of_two_numbers_of_draws_do_not_compare(capsys):
     put("runs", a=SCORED, b=changed(SCORED, seed=1, energy__draw={"value": 3.0, "draws": 20}))
     assert "disagree about the number of draws that are scored: 4 in a; 20 in b" in one_line(capsys, "runs=runs")

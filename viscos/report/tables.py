@@ -92,7 +92,7 @@ def _of(spec: Measure, records: list[Record]) -> Measure:
         level = _level(records)
         better = spec.better.format(nominal=f"{int(level) / 100:.2f}")
         spec = replace(spec, title=spec.title.format(percent=level), better=better)
-    unit = records[0].content.get("rmse", {}).get("mean", {}).get("unit", "pixel")
+    unit = next(filter(None, (record.unit for record in records)), "pixel")
     if "pixel" in unit:
         return spec
     if spec.key == "rmse":

@@ -90,6 +90,12 @@ class Record:
         return int(said["seed"])
 
     @property
+    def unit(self) -> str | None:
+        """The unit of errors, in words; None where nothing was measured, or an earlier version did not say."""
+        said: str | None = _entry(self, "rmse", "unit")
+        return said
+
+    @property
     def classified(self) -> str | None:
         """What the classifier that was trained along saw: `latents`, `draws` of the flow, or the network's own
         `prediction`, without the flow; None where the record does not say.
@@ -193,6 +199,7 @@ def _check(records: list[Record]) -> None:
     _agree(records, "the data", lambda record: record.content["dataset"])
     _agree(records, "the contents of the data file", lambda record: record.entry("files").get("dataset.path"))
     _agree(records, "the number of test items", lambda record: record.content["items"])
+    _agree(records, "the unit of errors", lambda record: record.unit)
     _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
     _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))
     for kind in sorted({kind for record in records for kind in record.entry("energy")}):
