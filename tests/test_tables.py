@@ -298,6 +298,21 @@ def test_figures_of_a_selection_are_marked(capsys):
     assert "whose solves failed" not in printed(capsys, "runs=few")
 
 
+def test_scores_without_draws_that_failed_are_marked(capsys):
+    """An item counts that two draws were solved of; the others may be the difficult ones."""
+    failed = {"items": 90, "draws": 10, "failed_items_left_out": 10, "failed_draws_left_out": 270}
+    few = failed | {"failed_items_left_out": 1, "failed_draws_left_out": 18}
+    for metric, row in SCORED.items():
+        if metric in ("energy", "coverage", "spread_skill"):
+            said = {f"{metric}__draw": row["draw"] | failed, f"{metric}__gaussian_draw": row["gaussian_draw"] | few}
+            put(metric, a=changed(SCORED, dataset="digits", **said))
+            text = printed(capsys, f"runs={metric}")
+            assert "\n(a) without the 10 % of items and 30 % of draws whose solves failed.\n" in text
+            assert text.count(" (a) |") == 1 and "(b)" not in text
+            put(f"{metric}_draws", a=changed(SCORED, **{f"{metric}__draw": row["draw"] | few | {"draws": 5}}))
+            assert "\n(a) without the 4 % of draws whose solves failed.\n" in printed(capsys, f"runs={metric}_draws")
+
+
 def test_intervals_of_another_level_than_the_titles_are_marked(capsys):
     """Of fewer draws: their nominal level is 0.6, the title's is 0.9."""
     low = changed(SCORED, dataset="digits")
