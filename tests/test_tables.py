@@ -136,6 +136,16 @@ def test_markdown(capsys):
     assert printed(capsys, "runs=[runs/a,runs/b,runs/c]") == MARKDOWN
 
 
+def test_the_last_line_names_the_commits_of_the_runs(capsys):
+    """Each once, in short, of those that know theirs."""
+    at = {"a": "0123456789ab", "b": "0123456789ab", "c": "9876543210ab+", "d": None}
+    put("runs", **{name: changed(RECORD, seed=seed, commit=at[name]) for seed, name in enumerate(at)})
+    last = printed(capsys, "runs=runs").splitlines()[-1]
+    assert last.startswith("4 runs on mnist, 10000 test items, seeds 0, 1, 2, 3, at commits 0123456, 9876543+; mean")
+    last = printed(capsys, "runs=runs/a").splitlines()[-1]
+    assert last == "1 run on mnist, 10000 test items, seed 0, at commit 0123456."
+
+
 def test_a_cell_is_the_mean_over_the_seeds():
     """And their standard deviation with n − 1; of three values apart, none of which is the mean."""
     values = (0.1, 0.2, 0.6)
