@@ -77,6 +77,11 @@ def find_checkpoint(path: str | Path) -> Path:
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
 
 
+def absolute(path: Path) -> str:
+    """The path of a file as it is found from any folder; what is no file keeps its name."""
+    return str(path.absolute()) if path.exists() else str(path)
+
+
 def refuse_training(run_dir: str | Path) -> None:
     """Raises `InputError` for a folder that holds a training, which a run that begins there would write over."""
     if (Path(run_dir) / CHECKPOINT).exists():
