@@ -164,6 +164,19 @@ def test_saved_records_give_the_same_tables(capsys):
     assert printed(capsys, "runs=kept") == MARKDOWN
 
 
+def test_a_folder_of_saved_records_holds_those_of_one_table(capsys):
+    """Its own may be written again; others would stand in the next table with them."""
+    put("runs", **SEEDS, c=AT_90)
+    printed(capsys, "runs=[runs/a,runs/c]", "save=kept")
+    printed(capsys, "runs=[runs/a,runs/c]", "save=kept")
+    printed(capsys, "runs=kept", "save=kept")
+    before = {path: path.read_bytes() for path in Path("kept").iterdir()}
+    line = one_line(capsys, "runs=[runs/a,runs/b]", "save=kept")
+    assert "kept/missing_0.9-seed_0.json would be read with what is saved there; move it out, or take another" in line
+    assert {path: path.read_bytes() for path in Path("kept").iterdir()} == before
+    assert "runs/a/metrics.json would be read with what is saved there" in one_line(capsys, "runs=runs", "save=runs")
+
+
 def test_latex(capsys):
     put("runs", **{name: changed(record, dataset="digits") for name, record in SEEDS.items()})
     text = printed(capsys, "runs=runs", "format=latex")

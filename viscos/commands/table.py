@@ -18,7 +18,7 @@ def run(cfg: dict[str, Any]) -> str:
             "these runs have no number that a table shows: nothing was hidden, or every solve failed; give others"
         )
     text = formats.FORMATS[cfg["format"]](shown, tables.provenance(found))
-    print(text, end="")
-    if cfg["save"] is not None:
+    if cfg["save"] is not None:  # first: a folder that is refused is all that is said
         records.save(found, cfg["save"])
+    print(text, end="")
     return text

@@ -154,9 +154,17 @@ def families(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
-    """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
-    named = [(_file_name(record), record) for record in records]
-    return [atomic.write_json(Path(folder, name), record.content) for name, record in named]
+    """Writes each record into `folder`, under a name that says which it is; `read` reads them back.
+
+    Raises `InputError` for a folder with other records, which `read` would take for those of the same table.
+    """
+    folder = Path(folder).expanduser()
+    named = {folder / _file_name(record): record for record in records}
+    if others := [path for path in _found(folder) if path not in named]:
+        raise InputError(
+            f"{others[0]} would be read with what is saved there; move it out, or take another folder: save=<folder>"
+        )
+    return [atomic.write_json(path, record.content) for path, record in named.items()]
 
 
 def _file_name(record: Record) -> str:
@@ -169,12 +177,17 @@ def _file_name(record: Record) -> str:
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r} with runs; give runs=<folder of a sweep>")
-    found = sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}"), *folder.glob("*.json")})
+    found = _found(folder)
     if not found:
         below = sorted({str(path.parents[1]) for path in folder.glob(f"*/*/{RECORD}")})
         hint = f"; there are some in {', '.join(below)}, so say runs={below[0]}" if below else ""
         raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json{hint}")
     return found
+
+
+def _found(folder: Path) -> list[Path]:
+    """The records in a folder of runs, a run folder or a folder of saved records."""
+    return sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}"), *folder.glob("*.json")})
 
 
 def _record(path: Path, by: str | None) -> Record:
