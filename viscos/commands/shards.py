@@ -13,9 +13,6 @@ from viscos.commands.results import Results
 from viscos.core.errors import InputError
 from viscos.runs import checkpoint
 
-SHARDS = "shards"
-"""Their folder in that of a run."""
-
 
 class Shards:
     """The finished batches of a run, each under the number of its first item, and a word where a run has several kinds.
@@ -25,7 +22,7 @@ class Shards:
     """
 
     def __init__(self, job: Imputing, kind: str = "") -> None:
-        self.folder, self._kind = job.run_dir / SHARDS, f"{kind}_" if kind else ""
+        self.folder, self._kind = job.run_dir / runs.SHARDS, f"{kind}_" if kind else ""
         self._about = {
             "settings": checkpoint.digest(runs.essence(job.settings)),
             "items": checkpoint.digest([job.data.values, job.items.observed]),
@@ -73,4 +70,4 @@ class Shards:
 
 def has_shards(run_dir: Path) -> bool:
     """Whether a run has finished batches that it has not put together."""
-    return any((run_dir / SHARDS).glob("*.pt"))
+    return any((run_dir / runs.SHARDS).glob("*.pt"))
