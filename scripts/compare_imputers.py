@@ -3,7 +3,8 @@
 A case is a run of `viscos train dataset=mnist flow=continuous` and what is hidden: `--case "50 %" RUN` takes the masks
 of the run, `--case "centre 8 × 8" RUN center8` a choice of configs/mask. Of the first test digits every method makes 19
 draws, those that are cheap a few of more digits, and all have the same metrics. Seconds are of the processor; a pass of
-the network with a gradient counts as two. The record is written after each method, and keeps what is not measured anew.
+the network with a gradient counts as two. The record is written after each method, and keeps what is not measured anew,
+with the commit that measured it; one of other numbers of digits or draws is refused.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.build import build
 from viscos.core.choices import description
+from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.masks import Mask
 from viscos.imputers import Imputer
@@ -36,7 +38,7 @@ from viscos.metrics.metric import measured
 from viscos.report.compared import pictures, table
 from viscos.report.figures.page import save_png
 from viscos.roots import RootFinder
-from viscos.runs.provenance import commit, machine, versions
+from viscos.runs.provenance import commit, continued, machine, versions
 from viscos.runs.trained import Trained, load_any
 
 ROOT = Path(__file__).parents[1]
@@ -177,8 +179,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     sizes = Sizes(args.first, args.items, args.draws)
     size = {"first": sizes.first, "items": sizes.items, "draws": sizes.draws}
-    old = json.loads(args.record.read_text(encoding="utf-8")) if args.record.is_file() else {}
-    cases = old.get("cases", {}) if old.get("settings") == size else {}
+    try:
+        cases = continued(args.record, size).get("cases", {})
+    except InputError as error:
+        parser.exit(2, f"{error}\n")
     record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "cases": cases}
     for title, run, *mask in args.case:
         case = Case.of(run, *(mask or [None]), sizes.items)

@@ -4,13 +4,12 @@ For each data set, a small continuous flow and two inference networks are traine
 draws the hidden coordinate of some test points, the first of one and the second of the next, and the Wasserstein-1
 distance of the draws to the exact conditional *of that flow*, by quadrature along the line, goes into
 outputs/reference/two_dimensions.json, and one item of each data set into docs/pictures/two_dimensions.png. Data sets
-that are not named stay in the record, if it was made by the same settings.
+that are not named stay in the record, each method with the commit that measured it; one of other settings is refused.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import viscos
 from viscos.commands.report import plane
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.masks import any_masks
 from viscos.data.sources import toys
@@ -35,7 +35,7 @@ from viscos.posteriors import Amortised, Diagonal, Mixture, Posterior
 from viscos.report.conditionals import conditionals, distances, exact_draws, histogram, picture, shown, table
 from viscos.report.figures.page import save_png
 from viscos.roots import auto
-from viscos.runs.provenance import commit, machine, versions
+from viscos.runs.provenance import commit, continued, machine, versions
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "outputs" / "reference" / "two_dimensions.json"
@@ -147,6 +147,7 @@ def measured(name: str, args: argparse.Namespace, old: dict[str, Any]) -> dict[s
             "failed": float((~draws.isfinite()).double().mean()),
             "seconds": round(seconds, 1),
             "histogram": histogram(draws[:, item], panel),
+            "commit": commit(),
         }
 
     results = {}
@@ -159,6 +160,15 @@ def measured(name: str, args: argparse.Namespace, old: dict[str, Any]) -> dict[s
         results[label] = scored(drawn, time.process_time() - start)
         print(f"{name}: {label} {results[label]['distance']:.4f}, {results[label]['seconds']} s", flush=True)
     return {"methods": results | {"exact draws": scored(best, 0.0)}, "shown": panel | {"item": item}}
+
+
+def kept(old: dict[str, Any]) -> dict[str, Any]:
+    """The data sets of a record, of which every method has the commit that measured it: once, a record had one."""
+    sets: dict[str, Any] = old.get("datasets", {})
+    for each in sets.values():
+        for found in each["methods"].values():
+            found.setdefault("commit", old.get("commit"))
+    return sets
 
 
 def main() -> None:
@@ -175,9 +185,11 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     size = {"items": args.items, "draws": args.draws, "steps": args.steps, "fit": FIT, "components": COMPONENTS}
-    old = json.loads(args.record.read_text(encoding="utf-8")) if args.record.is_file() else {}
-    sets = old.get("datasets", {}) if old.get("settings") == size else {}
-    record = {"settings": size, "commit": commit(), "versions": versions(), "machine": machine(torch.device("cpu"))}
+    try:
+        sets = kept(continued(args.record, size))
+    except InputError as error:
+        parser.exit(2, f"{error}\n")
+    record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "datasets": sets}
     for name in args.datasets:
         sets[name] = measured(name, args, sets.get(name, {}))
         record["datasets"] = {key: sets[key] for key in DATASETS if key in sets}

@@ -820,6 +820,23 @@ def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole
     assert capsys.readouterr().out == f"the run is finished; completions in {folder / 'completions.npz'}\n"
 
 
+def test_the_latest_completions_go_on(trained, whole, monkeypatch, keyboard, capsys):
+    """Those that stopped, by their batches; a run that is finished is newer then."""
+    assert "latest: there is no run of `viscos impute` below" in refused(capsys, "impute", "resume=latest")
+    _, folder = ended(monkeypatch, trained, 1, press(signal.SIGINT))
+    assert main(["impute", "resume=latest"]) == 0
+    assert_same_completions(folder, whole)
+    shutil.copytree(folder, "outputs/impute/older")
+    for name in ("older/completions.npz", "older"):
+        os.utime(Path("outputs/impute", name), (0, 0))
+    viscos("train", *DEBUG, "max_steps=1", "imputers=[]")  # newer, and of another kind
+    capsys.readouterr()
+    assert main(["impute", "resume=latest"]) == 0
+    assert capsys.readouterr().out == f"the run is finished; completions in {folder / 'completions.npz'}\n"
+    Path("latest").mkdir()
+    assert "latest/config.yaml cannot be read" in refused(capsys, "impute", "resume=latest")
+
+
 def test_batches_without_a_fit_show_how_far_they_are(trained, monkeypatch):
     seen = []
 

@@ -4,8 +4,10 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from viscos.report.compared import pictures, table
 
@@ -71,10 +73,56 @@ def test_the_tables_of_the_page_are_those_of_the_record():
     assert text == table(record)
 
 
-@pytest.mark.skipif(not SCRIPT.is_file(), reason="the scripts are not beside the tests")
-def test_a_method_that_is_named_stands_behind_the_usual_ones(monkeypatch):
+@pytest.fixture
+def script(monkeypatch):
+    if not SCRIPT.is_file():
+        pytest.skip("the scripts are not beside the tests")
     spec = importlib.util.spec_from_file_location("compare_imputers", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "compare_imputers", script)  # where its dataclasses look for it
     spec.loader.exec_module(script)
+    return script
+
+
+def ran(script, monkeypatch, folder, *words):
+    """Runs the script on the record in a folder."""
+    files = ["--record", str(folder / "kept.json"), "--picture", str(folder / "compared.png")]
+    monkeypatch.setattr(sys, "argv", ["compare_imputers.py", *files, *words])
+    script.main()
+    return json.loads((folder / "kept.json").read_text())
+
+
+SIZE = ("--first", "3", "--items", "9")
+
+
+def test_a_record_keeps_what_is_not_measured_anew(script, record, monkeypatch, tmp_path):
+    record["cases"]["half"]["methods"]["viscos"]["commit"] = "before"
+    (tmp_path / "kept.json").write_text(json.dumps(record))
+    case = SimpleNamespace(observed=torch.zeros(2, 2, dtype=torch.bool))
+    monkeypatch.setattr(script.Case, "of", lambda *about: case)
+    monkeypatch.setattr(script, "measure", lambda *about: method("viscos", figures(), figures(), commit="now"))
+    found = ran(script, monkeypatch, tmp_path, *SIZE, "--case", "all", "a run", "--methods", "viscos")["cases"]
+    assert found["half"] == record["cases"]["half"] and found["all"]["methods"]["viscos"]["commit"] == "now"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "kept.json is of items=9, and not of items=20; take the same, or another file: --record"),
+        ("{", "kept.json is no record with its settings"),
+        ("[]", "kept.json is no record with its settings"),
+    ],
+)
+def test_a_record_of_other_settings_is_refused(text, said, script, record, monkeypatch, tmp_path, capsys):
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps(record) if text is None else text)
+    before = kept.read_text()
+    with pytest.raises(SystemExit, match="2"):
+        ran(script, monkeypatch, tmp_path, "--first", "3", "--items", "20")
+    line = capsys.readouterr().err
+    assert said in line and line.count("\n") == 1
+    assert kept.read_text() == before and not (tmp_path / "compared.png").exists()
+
+
+def test_a_method_that_is_named_stands_behind_the_usual_ones(script):
     assert list(script.ordered({"plmcmc": 1, "d_flow": 2, "viscos": 3})) == ["viscos", "d_flow", "plmcmc"]

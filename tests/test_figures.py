@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from test_commands import DEBUG, NO_FIT, TINY
 from test_commands import viscos as ran
 
 from viscos.cli import main
+from viscos.runs import load_config
 
 pytest.importorskip("matplotlib")
 
@@ -91,6 +93,26 @@ def test_beside_another_method(imputed, monkeypatch):
     assert len(set(pictures)) == 3
 
 
+def test_another_methods_file_is_read_as_eval_reads_it(imputed, monkeypatch):
+    """An array alone, and completions under another name: the same picture, and the same numbers."""
+    monkeypatch.setattr("viscos.report.figures.page.DPI", 75)
+    with np.load(imputed / "completions.npz") as file:
+        draws, config = file["draws"][::2], load_config(imputed)
+    folders = [Path(name) for name in ("array", "named", "drawn")]
+    for folder in folders:
+        folder.mkdir()
+    np.save("array/mine.npy", draws)
+    np.savez("named/mine.npz", completions=draws, other=np.zeros(3))
+    np.savez("drawn/mine.npz", draws=draws)
+    files = [next(folder.iterdir()) for folder in folders]
+    made = [ran("figure", "name=3", f"run={imputed}", f"other={file}") / "figure_3_comparison.png" for file in files]
+    assert len({path.read_bytes() for path in made}) == 1
+    words = (f"checkpoint={config['checkpoint']}", "items=4", "draws=2", "imputers=[]", "calibration=false")
+    for file in files:
+        record = json.loads((ran("eval", *words, "threads=1", f"completions={file}") / "metrics.json").read_text())
+        assert record["labels"]["mine_mean"] == "mine, mean"
+
+
 @pytest.mark.parametrize("number", NAMES)
 def test_without_a_run_the_recipe_is_given(number, capsys):
     line = refused_figure(capsys, f"name={number}")
@@ -112,7 +134,12 @@ def test_refusals(trained, imputed, capsys):
     np.savez("old.npz", mean=np.zeros(3))
     run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised", "proposals=0")
     assert "in this run no posterior was fitted" in refused_figure(capsys, "name=3", f"run={run}")
-    assert "lacks the array 'draws'" in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
+    says = "completions of old are torch.float64 of shape (3,); give floating point draws"
+    assert says in refused_figure(capsys, "name=3", f"run={imputed}", "other=old.npz")
+    assert "no file of completions" in refused_figure(capsys, "name=3", f"run={imputed}", "other=nowhere.npz")
+    np.savez("two.npz", a=np.zeros(3), b=np.zeros(3))
+    line = refused_figure(capsys, "name=3", f"run={imputed}", "other=two.npz")
+    assert "name the completions `draws` or `completions`" in line
     np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))
     line = refused_figure(capsys, "name=3", f"run={imputed}", "other=other.npz")
     assert "have shape (3, 1, 8, 8), the run's have (4, 1, 8, 8)" in line
@@ -144,6 +171,23 @@ def test_colour_and_failed_solves():
 def test_figure_5_is_of_an_implicit_flow(imputed, capsys):
     line = refused_figure(capsys, "name=5", f"run={imputed}")
     assert f"figure 5 is of an implicit flow, and that of {imputed} is none; train flow=implicit" in line
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_the_flow_of_a_run_is_found_from_any_folder(earlier, implicit, monkeypatch, tmp_path):
+    """It was given by a path that leads there from one folder alone; earlier versions wrote that down as it was."""
+    monkeypatch.setattr("viscos.report.figures.page.DPI", 75)
+    above = next(folder for folder in implicit.parents if (folder / "outputs").is_dir())
+    monkeypatch.chdir(above)
+    trained = next(Path("outputs/train").iterdir())
+    run = ran("impute", f"checkpoint={trained}", *NO_FIT, "posterior=amortised", "proposals=0")
+    evaluated = ran("eval", f"checkpoint={trained}", *NO_FIT, "calibration=false")
+    records = [json.loads((folder / "metrics.json").read_text()) for folder in (run, evaluated)]
+    assert {record["checkpoint"] for record in records} == {str(above / trained / "checkpoint.pt")}
+    if earlier:
+        (run / "metrics.json").write_text(json.dumps(records[0] | {"checkpoint": str(trained / "checkpoint.pt")}))
+    monkeypatch.chdir(tmp_path)
+    assert (ran("figure", "name=5", f"run={run}") / "figure_5_implicit.pdf").is_file()
 
 
 def test_recipes_are_commands_that_exist():

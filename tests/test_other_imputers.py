@@ -58,6 +58,20 @@ def test_a_quiet_fit_says_where_its_numbers_are_and_no_more(here, capsys):
     assert line.startswith("numbers in ") and "metrics.json; curves: tensorboard" in line
 
 
+def test_a_training_without_holes_stands_in_a_table_of_others(here, capsys):
+    """It has no numbers, and its record still says of what it is; of it alone there is no table."""
+    assert main(["train", "imputer=mean", "missing=0", *SMALL, "hydra.run.dir=whole"]) == 0
+    found = record("whole")
+    assert found["imputer"] == "mean" and found["items"] == 12 and "rmse" not in found
+    assert main(["impute", "checkpoint=whole", "missing=0.3", "items=2", "hydra.run.dir=by_whole"]) == 0
+    capsys.readouterr()
+    assert main(["table", "runs=[knn,whole]"]) == 0
+    text = capsys.readouterr().out
+    assert "1 of mean, 1 of nearest neighbours" in text and "| missing | 0 | 0.5 |" in text
+    assert main(["table", "runs=whole"]) == 2
+    assert "no number that a table shows: nothing was hidden" in capsys.readouterr().err
+
+
 def test_what_completes_by_a_flow_is_not_trained(here, capsys):
     assert main(["train", "imputer=repaint", *SMALL]) == 2
     assert "train: RePaint completes by a flow that is trained already: train that" in capsys.readouterr().err

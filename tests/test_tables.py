@@ -136,6 +136,16 @@ def test_markdown(capsys):
     assert printed(capsys, "runs=[runs/a,runs/b,runs/c]") == MARKDOWN
 
 
+def test_the_last_line_names_the_commits_of_the_runs(capsys):
+    """Each once, in short, of those that know theirs."""
+    at = {"a": "0123456789ab", "b": "0123456789ab", "c": "9876543210ab+", "d": None}
+    put("runs", **{name: changed(RECORD, seed=seed, commit=at[name]) for seed, name in enumerate(at)})
+    last = printed(capsys, "runs=runs").splitlines()[-1]
+    assert last.startswith("4 runs on mnist, 10000 test items, seeds 0, 1, 2, 3, at commits 0123456, 9876543+; mean")
+    last = printed(capsys, "runs=runs/a").splitlines()[-1]
+    assert last == "1 run on mnist, 10000 test items, seed 0, at commit 0123456."
+
+
 def test_a_cell_is_the_mean_over_the_seeds():
     """And their standard deviation with n − 1; of three values apart, none of which is the mean."""
     values = (0.1, 0.2, 0.6)
@@ -152,6 +162,19 @@ def test_saved_records_give_the_same_tables(capsys):
     assert kept == ["missing_0.5-seed_0.json", "missing_0.5-seed_1.json", "missing_0.9-seed_0.json"]
     assert json.loads(Path("kept/missing_0.9-seed_0.json").read_text()) == AT_90
     assert printed(capsys, "runs=kept") == MARKDOWN
+
+
+def test_a_folder_of_saved_records_holds_those_of_one_table(capsys):
+    """Its own may be written again; others would stand in the next table with them."""
+    put("runs", **SEEDS, c=AT_90)
+    printed(capsys, "runs=[runs/a,runs/c]", "save=kept")
+    printed(capsys, "runs=[runs/a,runs/c]", "save=kept")
+    printed(capsys, "runs=kept", "save=kept")
+    before = {path: path.read_bytes() for path in Path("kept").iterdir()}
+    line = one_line(capsys, "runs=[runs/a,runs/b]", "save=kept")
+    assert "kept/missing_0.9-seed_0.json would be read with what is saved there; move it out, or take another" in line
+    assert {path: path.read_bytes() for path in Path("kept").iterdir()} == before
+    assert "runs/a/metrics.json would be read with what is saved there" in one_line(capsys, "runs=runs", "save=runs")
 
 
 def test_latex(capsys):
@@ -298,6 +321,21 @@ def test_figures_of_a_selection_are_marked(capsys):
     assert "whose solves failed" not in printed(capsys, "runs=few")
 
 
+def test_scores_without_draws_that_failed_are_marked(capsys):
+    """An item counts that two draws were solved of; the others may be the difficult ones."""
+    failed = {"items": 90, "draws": 10, "failed_items_left_out": 10, "failed_draws_left_out": 270}
+    few = failed | {"failed_items_left_out": 1, "failed_draws_left_out": 18}
+    for metric, row in SCORED.items():
+        if metric in ("energy", "coverage", "spread_skill"):
+            said = {f"{metric}__draw": row["draw"] | failed, f"{metric}__gaussian_draw": row["gaussian_draw"] | few}
+            put(metric, a=changed(SCORED, dataset="digits", **said))
+            text = printed(capsys, f"runs={metric}")
+            assert "\n(a) without the 10 % of items and 30 % of draws whose solves failed.\n" in text
+            assert text.count(" (a) |") == 1 and "(b)" not in text
+            put(f"{metric}_draws", a=changed(SCORED, **{f"{metric}__draw": row["draw"] | few | {"draws": 5}}))
+            assert "\n(a) without the 4 % of draws whose solves failed.\n" in printed(capsys, f"runs={metric}_draws")
+
+
 def test_intervals_of_another_level_than_the_titles_are_marked(capsys):
     """Of fewer draws: their nominal level is 0.6, the title's is 0.9."""
     low = changed(SCORED, dataset="digits")
@@ -387,6 +425,11 @@ REFUSED = [
         "another mask than mask=random",
     ),
     ([], "metrics.json is no record of `viscos train`"),
+    (changed(RECORD, config=[]), "another mask than mask=random"),
+    *(
+        ({key: value for key, value in RECORD.items() if key != lacking}, f"runs/b/metrics.json does not say {said}")
+        for lacking, said in (("items", "'items', which"), ("mask_hash", "'mask_hash', which"))
+    ),
 ]
 
 
@@ -499,6 +542,18 @@ def test_scores_have_tables_beside_the_papers_and_in_other_units(capsys):
     *_, energy, _, coverage = tables.tables(records.read(["runs"]))
     assert energy.rates == (0.5, 0.6, 0.7, 0.8, 0.9) and energy.rows[0].cells[0].mean == "3.1235"
     assert "hidden entries" in energy.spec.title and "hidden entries" in coverage.spec.title
+
+
+def test_the_unit_of_errors_is_that_of_any_kind_of_completion_in_any_record(capsys):
+    """An imputer that is no flow has no posterior mean, and a run on complete data no error at all."""
+    whole = {key: value for key, value in KNN.items() if key != "rmse"} | {"mask_hash": "0"}
+    knn = changed(KNN, rmse__gaussian_mean={"pooled": 0.11, "unit": "standard deviations"})
+    put("runs", a=changed(whole, config__missing=0.0), b=knn)
+    assert "**RMSE on hidden entries, in standard deviations, pooled**" in printed(capsys, "runs=runs")
+    pixels = changed(KNN, seed=1, rmse__knn={"pooled": 0.1, "unit": "pixel values in [0, 1]"})
+    put("mixed", a=knn, b=pixels)
+    says = "disagree about the unit of errors: standard deviations in a; pixel values in [0, 1] in b"
+    assert says in one_line(capsys, "runs=mixed")
 
 
 def test_scores_of_two_numbers_of_draws_do_not_compare(capsys):

@@ -1,7 +1,9 @@
 """Draws beside exact conditionals in the plane: distances with known answers, and the page's table from its record."""
 
+import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from viscos.report.conditionals import conditionals, distances, exact_draws, his
 from viscos.report.density import Plane
 
 ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "two_dimensions.py"
 RECORD, PAGE = ROOT / "outputs" / "reference" / "two_dimensions.json", ROOT / "docs" / "measured.md"
 VALUES, HIDDEN = torch.tensor([[0.5, 9.0], [9.0, -1.0]]), torch.tensor([1, 0])
 
@@ -78,3 +81,50 @@ def test_the_table_of_the_page_is_that_of_the_record():
     assert text == table(record)
     moons = {name: found["distance"] for name, found in record["datasets"]["moons"]["methods"].items()}
     assert moons["viscos, mixture"] < moons["viscos, diagonal"] / 3
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script, by two methods that cost nothing."""
+    if not SCRIPT.is_file():
+        pytest.skip("the scripts are not beside the tests")
+    spec = importlib.util.spec_from_file_location("two_dimensions", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "methods", lambda *about: dict.fromkeys("ab", lambda batch, n: torch.randn(n, 2, 2)))
+    return script
+
+
+def ran(script, monkeypatch, folder, at, *words):
+    """Runs the script at a commit, on the record in a folder."""
+    size = ["--items", "2", "--draws", "20", "--steps", "2"]
+    files = ["--record", str(folder / "kept.json"), "--picture", str(folder / "picture.png")]
+    monkeypatch.setattr(sys, "argv", ["two_dimensions.py", *size, *files, *words])
+    monkeypatch.setattr(script, "commit", lambda: at)
+    script.main()
+    return json.loads((folder / "kept.json").read_text())
+
+
+def test_what_is_kept_keeps_its_commit(script, monkeypatch, tmp_path):
+    first = ran(script, monkeypatch, tmp_path, "first", "--datasets", "moons")
+    for found in first["datasets"]["moons"]["methods"].values():
+        assert found.pop("commit") == "first"
+    (tmp_path / "kept.json").write_text(json.dumps(first | {"commit": "older"}))  # as records were, with one for all
+    found = ran(script, monkeypatch, tmp_path, "second", "--datasets", "moons", "pinwheel", "--methods", "a")
+    commits = {
+        name: {key: each["commit"] for key, each in of["methods"].items()} for name, of in found["datasets"].items()
+    }
+    assert commits == {
+        "moons": {"a": "second", "b": "older", "exact draws": "second"},
+        "pinwheel": {"a": "second", "exact draws": "second"},
+    }
+
+
+def test_a_record_of_other_settings_is_refused(script, monkeypatch, tmp_path, capsys):
+    (tmp_path / "kept.json").write_text(json.dumps({"settings": {"items": 8}, "datasets": {"moons": {}}}))
+    before = (tmp_path / "kept.json").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        ran(script, monkeypatch, tmp_path, "now", "--datasets", "moons")
+    line = capsys.readouterr().err
+    assert "kept.json is of items=8, draws=None, steps=None" in line and line.count("\n") == 1
+    assert (tmp_path / "kept.json").read_text() == before

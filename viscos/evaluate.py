@@ -58,7 +58,7 @@ def evaluate(
     to complete, and the flow is measured as a density.
     """
     model.eval()
-    record, first = _about(test, observed), None
+    record, first = about(test, observed), None
     if model.posterior is not None and not bool(observed.all()):
         metrics = [*(standard_metrics(test) if metrics is None else metrics), TrainedAlong(model)]
         imputers, device = [*_own(model, objective, protocol), *others], next(model.parameters()).device
@@ -93,10 +93,11 @@ def measure(
     metrics = standard_metrics(test) if metrics is None else metrics
     run = _Completion(test, observed, protocol, imputers, metrics, torch.device(device))
     first = run.go(progress)
-    return _about(test, observed) | {"draws": protocol.draws, **run.record()}, first
+    return about(test, observed) | {"draws": protocol.draws, **run.record()}, first
 
 
-def _about(test: Data, observed: Tensor) -> dict[str, Any]:
+def about(test: Data, observed: Tensor) -> dict[str, Any]:
+    """What was measured on: that a record says whether or not there was anything to complete."""
     return {"items": len(test), "mask_hash": mask_hash(observed), "missing": float((~observed).double().mean())}
 
 

@@ -52,7 +52,8 @@ def requested(command: str, arguments: list[str]) -> str | None:
 
 def run(command: str, path: str, arguments: list[str]) -> int:
     """Continues the run of `command` at `path` and returns the exit status."""
-    folder = _folder(path) if command == "train" else Path(path).expanduser().resolve()
+    what = f"run of `viscos {command}`"
+    folder = _folder(path) if command == "train" else runs.named(path, runs.COMPLETED, what).resolve()
     if command != "train" and (folder / runs.CHECKPOINT).is_file():
         raise InputError(
             f"{path} is a training: `viscos train {typed('resume', path)}` goes on with it, and "

@@ -30,7 +30,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     runs.save_config(job.run_dir, job.settings)
     record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
     made = provenance(job.described, job.parts.device) | {"seed": job.seed}
-    about = {"command": "eval", "checkpoint": str(job.trained.path), "dataset": job.measuring.dataset.name}
+    about = {"command": "eval", "checkpoint": runs.absolute(job.trained.path), "dataset": job.measuring.dataset.name}
     record = about | record | simulated_record(job)
     with Log(job.run_dir) as log:
         log.record("test", record, 0)

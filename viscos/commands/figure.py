@@ -50,9 +50,12 @@ def _checkpoint(run: Path) -> str | Path:
     if not (run / FILE).is_file():
         return run
     try:
-        return str(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])
+        said = Path(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{run} does not say which checkpoint it is of; give a run of `viscos impute`") from error
+    # A record of an earlier version names it as it was typed, in a folder that is above the run's or is this one.
+    places = (*run.absolute().parents, Path())
+    return next((place / said for place in places if (place / said).exists()), said)
 
 
 def _figures() -> ModuleType:

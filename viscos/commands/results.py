@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from viscos import runs
 from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
@@ -122,7 +123,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
     """The numbers and how they were computed; plain."""
     return {
         "command": "impute",
-        "checkpoint": str(job.saved.path),
+        "checkpoint": runs.absolute(job.saved.path),
         "dataset": job.data.name,
         "items": len(job.data),
         "mask_hash": mask_hash(job.items.observed),

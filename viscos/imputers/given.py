@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
 from viscos.core.labels import Kind
+from viscos.data.sources.array import find, read_arrays
 from viscos.imputers.imputer import Imputer
 from viscos.inference import Completions
 
@@ -28,6 +32,22 @@ class GivenImputer(Imputer):
         self.name, self.label, self.draws, self.tolerance, self.paired = label, label, draws, tolerance, paired
         self.mean = Kind(f"{label}_mean", f"{label}, mean")
         self.draw = Kind(f"{label}_draw", f"{label}, one draw")
+
+    @classmethod
+    def read(cls, path: Path, standardise: Callable[[Tensor], Tensor] = lambda values: values) -> GivenImputer:
+        """The array `draws` or `completions` of a file, or the only one; called as the file, or as its folder.
+
+        `path` may be a folder of `viscos impute`. `standardise` takes values in the data's own units to those of the
+        batches. Raises `InputError` for a file that is not there, or holds no such array.
+        """
+        if path.is_dir():
+            path = path / "completions.npz"
+        if not path.is_file():
+            raise InputError(f"there is no file of completions {str(path)!r}; give an .npz with draws (K, N, …)")
+        arrays = read_arrays(path)
+        draws = standardise(torch.from_numpy(arrays[find(arrays, ("draws", "completions"), path, "completions")]))
+        label = path.parent.name if path.stem == "completions" else path.stem
+        return cls(label or "other", draws, paired="antithetic" in arrays and bool(arrays["antithetic"]))
 
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         """All draws that there are of each item, whatever number is asked for."""

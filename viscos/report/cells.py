@@ -110,10 +110,17 @@ def _other_level(said: list[dict[str, Any]], level: str | None) -> str:
 
 
 def _without(said: list[dict[str, Any]]) -> str:
-    """Which share of the items failed and was left out, where it is large enough to be a selection."""
-    failed = sum(entry.get("failed_items_left_out") or 0 for entry in said)
-    share = failed / max(1, failed + sum(entry.get("items") or 0 for entry in said))
-    return f"without the {percent(share)} of items whose solves failed" if share > FAILED else ""
+    """Which shares of the items, and of the draws of the others, failed and were left out, where large enough to be a
+    selection.
+    """
+    counted = [(entry.get("items") or 0, entry.get("draws") or 0) for entry in said]
+    items, draws = (sum(entry.get(f"failed_{what}_left_out") or 0 for entry in said) for what in ("items", "draws"))
+    shares = {
+        "items": items / max(1, items + sum(count for count, _ in counted)),
+        "draws": draws / max(1, sum(count * each for count, each in counted)),
+    }
+    large = " and ".join(f"{percent(share)} of {what}" for what, share in shares.items() if share > FAILED)
+    return f"without the {large} whose solves failed" if large else ""
 
 
 def _range(numbers: tuple[int, ...]) -> str:

@@ -37,6 +37,8 @@ _SAW = {
     None: "trained along",
 }
 """What that classifier saw, in a label."""
+_SHORT = 7
+"""Digits of a commit, as the pages name it."""
 _SAME = 1e-3
 """Share by which numbers that need no flow may differ between runs of several flows, by rounding, and be one."""
 
@@ -92,7 +94,7 @@ def _of(spec: Measure, records: list[Record]) -> Measure:
         level = _level(records)
         better = spec.better.format(nominal=f"{int(level) / 100:.2f}")
         spec = replace(spec, title=spec.title.format(percent=level), better=better)
-    unit = records[0].content.get("rmse", {}).get("mean", {}).get("unit", "pixel")
+    unit = next(filter(None, (record.unit for record in records)), "pixel")
     if "pixel" in unit:
         return spec
     if spec.key == "rmse":
@@ -109,8 +111,15 @@ def provenance(records: list[Record]) -> str:
         article = {name: "" if those[0].imputer else "a " for name, those in flows.items()}
         text += ", ".join(f"{len(those)} of {article[name]}{name}" for name, those in flows.items()) + ", "
     text += f"seed{'s' * (len(seeds) > 1)} "
-    text += ", ".join(map(str, seeds))
+    text += ", ".join(map(str, seeds)) + _commits(records)
     return text + ("; mean ± standard deviation over the seeds" if len(seeds) > 1 else "")
+
+
+def _commits(records: list[Record]) -> str:
+    """The commits of the code that made the runs, in short, where records have them; with `+` if files differed."""
+    each = dict.fromkeys(str(record.content["commit"]) for record in records if record.content.get("commit"))
+    names = dict.fromkeys(name[:_SHORT] + "+" * name.endswith("+") for name in each)
+    return f", at commit{'s' * (len(names) > 1)} {', '.join(names)}" if names else ""
 
 
 @cache

@@ -1,11 +1,13 @@
 """Run folders: settings, checkpoints, trained models, and the records of what was measured."""
 
 from viscos.runs.folder import CHECKPOINT as CHECKPOINT
+from viscos.runs.folder import COMPLETED as COMPLETED
 from viscos.runs.folder import CONFIG as CONFIG
 from viscos.runs.folder import LATEST as LATEST
 from viscos.runs.folder import MACHINE as MACHINE
 from viscos.runs.folder import RECORD as RECORD
 from viscos.runs.folder import SHARDS as SHARDS
+from viscos.runs.folder import absolute as absolute
 from viscos.runs.folder import as_text as as_text
 from viscos.runs.folder import discard_if_empty as discard_if_empty
 from viscos.runs.folder import essence as essence

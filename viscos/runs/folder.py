@@ -19,8 +19,12 @@ CHECKPOINT = "checkpoint.pt"
 """The latest state of a run."""
 RECORD = "metrics.json"
 """The record of a run, which is written at its end."""
+SHARDS = "shards"
+"""The folder of the batches that a run of `viscos impute` has finished, in its own."""
+COMPLETED = ("completions.npz", SHARDS)
+"""What a run of `viscos impute` has left: all of its completions, or batches of them until they are there."""
 LATEST = "latest"
-"""Stands for the newest training, where a checkpoint is asked for."""
+"""Stands for the newest training, where a checkpoint is asked for; for the newest run of the kind that is to go on."""
 OUTPUTS = Path("outputs")
 """Where runs go unless they are told otherwise."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate", "verbosity")
@@ -80,6 +84,11 @@ def find_checkpoint(path: str | Path) -> Path:
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")
 
 
+def absolute(path: Path) -> str:
+    """The path of a file as it is found from any folder; what is no file keeps its name."""
+    return str(path.absolute()) if path.exists() else str(path)
+
+
 def refuse_taken(run_dir: str | Path, command: str) -> None:
     """Raises `InputError` for a folder that holds what a run of `command` that begins there would write over.
 
@@ -123,17 +132,18 @@ def has_shards(run_dir: str | Path) -> bool:
     return any((Path(run_dir) / SHARDS).glob("*.pt"))
 
 
-def named(path: str | Path) -> Path:
+def named(path: str | Path, left: tuple[str, ...] = (CHECKPOINT,), what: str = "training") -> Path:
     """The folder of the newest training below `outputs` for `latest`, unless something is called so; else `path`.
 
-    Raises `InputError` if there is none.
+    Another kind of run, `what` in words, is known by what it has `left` in its folder. Raises `InputError` if there is
+    none.
     """
     given = Path(path).expanduser()
     if str(path) != LATEST or given.exists():
         return given
-    found = list(OUTPUTS.rglob(CHECKPOINT))
+    found = [path for name in left for path in OUTPUTS.rglob(name)]
     if not found:
-        raise InputError(f"latest: there is no training below {str(OUTPUTS.absolute())!r}; give its folder")
+        raise InputError(f"latest: there is no {what} below {str(OUTPUTS.absolute())!r}; give its folder")
     return max(found, key=lambda path: path.stat().st_mtime).parent
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 import viscos
 from viscos import runs
+from viscos.core.errors import InputError
 from viscos.core.version import __version__
 from viscos.runs import own_files
 
@@ -46,6 +48,25 @@ def commit() -> str | None:
         return name + ("+" if _git(tree, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def continued(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The record at `path` that a script is to go on with, plain; empty if there is none yet.
+
+    Raises `InputError` for one that was made by other settings: what it holds would not stand beside what is measured.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made = dict(record["settings"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is no record with its settings; give another file: --record") from error
+    other = [key for key in (made | settings) if made.get(key) != settings.get(key)]
+    if other:
+        seen, asked = (", ".join(f"{key}={of.get(key)}" for key in other) for of in (made, settings))
+        raise InputError(f"{path} is of {seen}, and not of {asked}; take the same, or another file: --record")
+    return record
 
 
 def _git(tree: Path, *words: str) -> str:

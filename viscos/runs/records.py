@@ -31,8 +31,8 @@ _COMMANDS = ("train", "eval")
 """What leaves the records of tables."""
 _MAY_DIFFER = ("seed", "missing", "mask", "log_every")
 """Settings in which the runs of one table differ, or which change no number."""
-
-
+_NEEDED = ("dataset", "items", "mask_hash", "seed")
+"""What a table asks of every record besides its settings."""
 _KINDS = ("flow", "imputer")
 """Settings whose choice makes another kind anyway."""
 
@@ -88,6 +88,12 @@ class Record:
         """The seed of the training: that of an evaluation is another setting."""
         said = self.content["config"] if self.content["command"] == "eval" else self.content
         return int(said["seed"])
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of errors, in words; None where nothing was measured, or an earlier version did not say."""
+        said: str | None = _entry(self, "rmse", "unit")
+        return said
 
     @property
     def classified(self) -> str | None:
@@ -148,9 +154,17 @@ def families(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def save(records: Iterable[Record], folder: str | Path) -> list[Path]:
-    """Writes each record into `folder`, under a name that says which it is; `read` reads them back."""
-    named = [(_file_name(record), record) for record in records]
-    return [atomic.write_json(Path(folder, name), record.content) for name, record in named]
+    """Writes each record into `folder`, under a name that says which it is; `read` reads them back.
+
+    Raises `InputError` for a folder with other records, which `read` would take for those of the same table.
+    """
+    folder = Path(folder).expanduser()
+    named = {folder / _file_name(record): record for record in records}
+    if others := [path for path in _found(folder) if path not in named]:
+        raise InputError(
+            f"{others[0]} would be read with what is saved there; move it out, or take another folder: save=<folder>"
+        )
+    return [atomic.write_json(path, record.content) for path, record in named.items()]
 
 
 def _file_name(record: Record) -> str:
@@ -163,12 +177,17 @@ def _file_name(record: Record) -> str:
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r} with runs; give runs=<folder of a sweep>")
-    found = sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}"), *folder.glob("*.json")})
+    found = _found(folder)
     if not found:
         below = sorted({str(path.parents[1]) for path in folder.glob(f"*/*/{RECORD}")})
         hint = f"; there are some in {', '.join(below)}, so say runs={below[0]}" if below else ""
         raise InputError(f"no run in {str(folder)!r} is finished: none holds a metrics.json{hint}")
     return found
+
+
+def _found(folder: Path) -> list[Path]:
+    """The records in a folder of runs, a run folder or a folder of saved records."""
+    return sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}"), *folder.glob("*.json")})
 
 
 def _record(path: Path, by: str | None) -> Record:
@@ -181,8 +200,10 @@ def _record(path: Path, by: str | None) -> Record:
         raise InputError(
             f"{path} is no record of `viscos train` or `viscos eval` with its settings; move it out of the folder"
         )
-    if content["config"].get("missing") is None:
+    if not isinstance(content["config"], dict) or content["config"].get("missing") is None:
         raise InputError(f"{path} is of a run with another mask than mask=random; move it out of the folder")
+    if lacking := [key for key in _NEEDED if key not in content]:
+        raise InputError(f"{path} does not say {lacking[0]!r}, which a table needs; move it out of the folder")
     return Record(name, content, by)
 
 
@@ -191,6 +212,7 @@ def _check(records: list[Record]) -> None:
     _agree(records, "the data", lambda record: record.content["dataset"])
     _agree(records, "the contents of the data file", lambda record: record.entry("files").get("dataset.path"))
     _agree(records, "the number of test items", lambda record: record.content["items"])
+    _agree(records, "the unit of errors", lambda record: record.unit)
     _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
     _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))
     for kind in sorted({kind for record in records for kind in record.entry("energy")}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
-from viscos.data.sources.array import find, read_arrays
 from viscos.imputers import GivenImputer, Imputer
 from viscos.runs.trained import Fitted, Saved, Trained, load_any
 from viscos.train.model import Model
@@ -87,7 +87,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     measuring.check(None if model is None else model.flow)
     if measuring.of_model and model is not None and model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
-    given = () if cfg.get("completions") is None else (_given(Path(cfg["completions"]).expanduser(), trained),)
+    given = () if cfg.get("completions") is None else (_given(cfg["completions"], trained),)
     for imputer in given:
         imputer.check(incomplete(test.values, observed))  # before anything is measured
     parts = Parts(
@@ -123,25 +123,16 @@ def _described(trained: Saved, cfg: dict[str, Any], masks: Masks | None, items: 
     return own | {"evaluation": {"seed": cfg["seed"]}}
 
 
-def _given(path: Path, trained: Saved) -> GivenImputer:
-    """The array `draws` of a file, or the only one, in the data's own units; called as the file, or as its folder.
+def _given(path: str, trained: Saved) -> GivenImputer:
+    """Completions by another method, from a file or a run folder, in the units of the run's items.
 
     Those of a table are numbers of its columns, as `viscos impute` leaves them.
     """
-    if path.is_dir():
-        path = path / "completions.npz"
-    if not path.is_file():
-        raise InputError(f"there is no file of completions {str(path)!r}; give an .npz with draws (K, N, …)")
-    arrays = read_arrays(path)
-    draws = torch.from_numpy(arrays[find(arrays, ("draws", "completions"), path, "completions")])
-    if trained.scaling is not None:
-        draws = _standardised(draws, trained.scaling, path)
-    label = path.parent.name if path.stem == "completions" else path.stem
-    paired = "antithetic" in arrays and bool(arrays["antithetic"])
-    return GivenImputer(label or "other", draws, paired=paired)
+    file, scaling = Path(path).expanduser(), trained.scaling
+    return GivenImputer.read(file, *(() if scaling is None else (partial(_standardised, scaling, file),)))
 
 
-def _standardised(draws: Tensor, scaling: Scaling, path: Path) -> Tensor:
+def _standardised(scaling: Scaling, path: Path, draws: Tensor) -> Tensor:
     """Numbers (K, N, columns) of a table as the model takes them (K, N, d)."""
     columns = len(scaling.scheme.columns)
     if draws.shape[-1:] != (columns,):

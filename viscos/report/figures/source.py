@@ -9,8 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 from viscos.flows import Flow
+from viscos.imputers import GivenImputer
 from viscos.report.density import Plane
-from viscos.report.figures.completed import FILE, Completed, load
+from viscos.report.figures.completed import Completed
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Source:
     plane: Callable[[], Plane]
     """Its density; `InputError` unless it is over the plane."""
     other: Path | None = None
-    """Run folder or .npz file of another method."""
+    """Run folder, .npz or .npy file of another method."""
 
     def completed(self) -> Completed:
         """The run's completions of images."""
@@ -34,5 +35,5 @@ class Source:
         """The other method's name, by that of its file or folder, and its first draws (N, C, H, W), if there is one."""
         if self.other is None:
             return None
-        file = self.other / FILE if self.other.is_dir() else self.other
-        return self.other.stem, load(file, ("draws",))["draws"][0]
+        given = GivenImputer.read(self.other)  # as `viscos eval completions=` reads it
+        return given.label, given.draws[0]
