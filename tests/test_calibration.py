@@ -425,6 +425,17 @@ def test_ties_share_ranks_and_failed_items_are_left_out():
     json.dumps(Ranks(torch.ones(1, dtype=torch.bool), False).record(), allow_nan=False)
 
 
+def test_which_entry_of_an_item_is_tested_does_not_depend_on_what_failed_before_it():
+    draws, truth = normal(9, 30, 20, seed=1), normal(30, 20, seed=2)
+    ok = torch.ones(9, 30, dtype=torch.bool)
+    ok[0, 0] = False
+    whole, without, first = ranked(draws, truth), ranked(draws, truth, ok=ok), ranked(draws[:, :1], truth[:1])
+    assert torch.equal(without.one + first.one, whole.one)
+    halves = ranked(draws[:, :9], truth[:9])
+    halves.update(draws[:, 9:], truth[9:], torch.ones(21, 20, dtype=torch.bool), ok[:, 9:])
+    assert torch.equal(halves.one, whole.one), "nor on the batches"
+
+
 def test_the_test_of_ranks_against_scipy():
     counts = torch.tensor([3.0, 5, 9, 2, 8, 7, 6, 10, 12, 11, 9, 4] * 3)  # 36 ranks in nine bins of four
     statistic, p_value, bins = uniformity(counts)

@@ -122,6 +122,16 @@ def test_the_same_seed_gives_the_same_draws_in_any_batch_and_order():
     assert (torch.cat([q.sample(1), q.sample(2)]) - together).abs().max() < 1e-8  # new draws go on where the last ended
 
 
+def test_a_posterior_without_parameters_cannot_be_fitted():
+    class Fixed(Diagonal):
+        def parameters(self, recurse=True):
+            return iter(())
+
+    flow, y, hidden = problem(batch=1, pattern="random")
+    with pytest.raises(InputError, match="a Fixed has no parameters to fit"):
+        viscos.condition(flow, y, ~hidden, posterior=Fixed(y)).fit(steps=1)
+
+
 def test_estimated_densities_of_an_item_do_not_depend_on_its_company():
     flow, y, hidden = problem(batch=4, pattern="random")
     index = torch.tensor([40, 10, 30, 20])

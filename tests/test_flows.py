@@ -43,7 +43,7 @@ from viscos.flows import (
 from viscos.flows.layers.branch import Branch
 from viscos.flows.layers.lipschitz import BoundedLinear
 from viscos.flows.layers.series import rademacher
-from viscos.flows.skeleton import DenseSkeleton, estimated_skeleton
+from viscos.flows.skeleton import AffineSkeleton, DenseSkeleton, estimated_skeleton
 from viscos.inference import complete
 from viscos.linear import Block, Diagonal, Matrix, Product, dense
 from viscos.linear.gaussian import Gaussian
@@ -341,6 +341,23 @@ def test_the_skeleton(name):
     assert inverse.shape == y.shape and inverse.select(torch.tensor([1])).shape == y[:1].shape
 
 
+def test_the_block_of_a_skeleton_is_inverted_by_an_items_own_holes(monkeypatch):
+    """Factors or an inner iteration, whatever the other items have: each alone and beside the others."""
+    monkeypatch.setattr("viscos.flows.skeleton._LARGEST", 2)
+    W = torch.eye(6, dtype=F64) + 0.2
+    skeleton = AffineSkeleton(torch.full((1, 6), 2.0, dtype=F64), torch.zeros(1, 6, dtype=F64), W, torch.linalg.inv(W))
+    hidden = torch.zeros(4, 6, dtype=torch.bool)
+    hidden[0, :2] = hidden[1, :5] = hidden[2, :3] = hidden[3, 4] = True
+    v = torch.where(hidden, torch.randn(4, 6, dtype=F64, generator=torch.Generator().manual_seed(0)), 0)
+    whole = skeleton.inverse_block(hidden).mv(v)
+    for item in range(4):
+        alone = skeleton.inverse_block(hidden[item : item + 1]).mv(v[item : item + 1])
+        assert torch.allclose(whole[item], alone[0], rtol=0, atol=1e-14)
+        h = hidden[item]
+        wanted = torch.linalg.solve(2 * W[h][:, h], v[item, h])
+        assert torch.allclose(whole[item, h], wanted, atol=1e-12 if item != 2 else 0.1)
+
+
 def test_the_skeleton_of_many_entries_is_estimated_and_never_singular():
     class Wide(ClosedForm):
         def forward_and_ladj(self, y, generator=None):
@@ -624,3 +641,11 @@ def test_the_density_of_an_item_does_not_depend_on_its_place():
         torch.testing.assert_close(flow.log_prob(y[:1]), alike[:1])
         apart = flow.log_prob(shake := y.clone(), torch.Generator().manual_seed(3))
         assert len(set(apart.tolist())) == 5 and torch.equal(shake, y)
+
+
+@pytest.mark.parametrize("name", [name for name in (*ARCHITECTURES, *OWN) if len(flow_named(name).shape) == 1])
+def test_no_vectors_at_all(name):
+    flow = flow_named(name)
+    nothing = data(flow)[:0]
+    assert flow.log_prob(nothing).shape == (0,)
+    assert flow.to_data(nothing).value.shape == nothing.shape

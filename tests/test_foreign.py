@@ -720,3 +720,9 @@ def test_only_the_command_line_names_a_factory(folder):
     assert main(["impute", "flow=iresnet", "checkpoint=run.pt", "input=table.npz", "threads=1"]) == 2
     assert main(["impute", "checkpoint=null", "threads=1"]) == 2
     assert "factories" not in sys.modules
+
+
+def test_a_flow_that_is_wrapped_stays_as_it_was():
+    flow = Flow([Affine((3,))])
+    assert viscos.flows.wrap(flow, (3,)).shape == (3,) and flow.shape is None
+    assert viscos.flows.wrap(flow).layers is flow.layers

@@ -219,3 +219,11 @@ def test_fit_refusals():
     for more in ({"floor": 0.0}, {"noise": -1.0}, {"noise": NAN}):
         with pytest.raises(InputError, match="noise >= 0 and floor > 0"):
             Gaussian.from_incomplete(values, ~observed, **more)
+
+
+def test_a_gaussian_keeps_what_it_was_given():
+    mean, covariance = torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    made = Gaussian(mean, covariance)
+    mean += 5
+    covariance *= 2
+    assert made.mean.tolist() == [0, 0] and made.covariance.tolist() == [[1, 0], [0, 1]]

@@ -169,6 +169,17 @@ def test_refusals():
         NetworkImputer(Diagonal(VALUES)).impute(BATCH)
 
 
+def test_a_prediction_that_is_not_finite_has_failed():
+    class Predicting(Diagonal):
+        def predict(self, batch):
+            return torch.where(torch.tensor([[True], [False]]), batch.filled(), float("nan"))
+
+    batch = incomplete(VALUES[:2], OBSERVED[:2] & (torch.arange(VALUES.shape[1]) > 0))
+    done = NetworkImputer(Predicting(VALUES[:2])).impute(batch)
+    assert done.ok.tolist() == [[True, False]]
+    assert torch.equal(done.mean()[0], batch.filled()[0]) and done.mean()[1, 0].isnan()
+
+
 def test_the_neutral_posterior_prepares_and_checks_nothing_and_has_no_prediction():
     plain = Posterior()
     plain.prepare(VALUES, OBSERVED, None)

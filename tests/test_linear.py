@@ -20,6 +20,7 @@ from viscos.linear import (
     Product,
     SharedSymmetric,
     dense,
+    grouped,
 )
 
 TABLE = matrices()
@@ -262,6 +263,7 @@ def operators():
     few = torch.zeros(3, 6, dtype=torch.bool)
     few[0, 2], few[1, :2] = True, True
     few = few.view(3, 2, 3)
+    first, others = torch.tensor([1]), torch.tensor([2, 0])
 
     def principal(hidden):
         h = hidden.flatten(1)
@@ -291,6 +293,10 @@ def operators():
         "principal inverse, one mask": principal(few[1:2].expand(3, 2, 3)),
         "principal inverse, nothing hidden": principal(torch.zeros_like(few)),
         "principal inverse, all hidden": principal(torch.ones_like(few)),
+        "groups": (
+            grouped([(first, base.select(first)), (others, base.T.select(others))]),
+            torch.stack([A[0].T, A[1], A[2].T]),
+        ),
         "jacobian": (Jacobian(fn, y), dense_jacobian(fn, y)),
         "jacobian of a linear map": (Jacobian(turned, y), dense_jacobian(turned, y)),
         "jacobian of the identity": (Jacobian(lambda y: y, y), torch.eye(6, dtype=F64).expand(3, 6, 6)),

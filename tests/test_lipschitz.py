@@ -52,6 +52,16 @@ maps = st.one_of(
 )
 
 
+def test_a_weight_that_was_kept_in_inference_mode_serves_a_gradient():
+    linear = shaken_map(BoundedLinear(3, 2, 0.9).double(), 1)
+    y = normal(4, 3).requires_grad_(True)
+    with torch.inference_mode():
+        linear(y.detach().clone())
+    linear.weight.requires_grad_(False)
+    (slope,) = torch.autograd.grad(linear(y).sum(), y)
+    assert torch.allclose(slope, linear.effective().sum(0).expand(4, 3))
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(linear=maps, seed=st.integers(0, 1000), size=st.floats(1e-3, 30.0), iterations=st.integers(0, 3))
 def test_the_certificate_is_above_the_true_norm(linear, seed, size, iterations):

@@ -30,6 +30,7 @@ from viscos.roots import (
     paper,
     path,
 )
+from viscos.roots.methods.anderson import History
 
 TIGHT = 1e-9
 SOLVERS = {
@@ -469,6 +470,23 @@ def test_newton_and_anderson_are_preconditioned():
         found, slow = (solver.solve(equation, torch.zeros_like(y)) for equation in (prepared, plain))
         assert found.converged.all() and (found.evaluations <= 6).all()
         assert (slow.evaluations >= 10).all()
+
+
+def test_anderson_without_a_memory_is_the_plain_iteration():
+    """It is z − M r, and keeps no list that grows."""
+    flow, hidden = AffineFlow(4), (torch.arange(4) < 3).expand(1, 4)
+    y, x = torch.where(hidden, 0, normal(1, 4)), normal(1, 4, seed=1)
+    equation = LatentEquation(flow, y, hidden, x, Matrix(0.3 * torch.eye(4, dtype=F64)[None]))
+    seen, z = [], torch.zeros_like(y)
+    for _ in range(3):
+        seen.append(float(equation.residual(z).detach().abs().max()))
+        z = z - 0.3 * equation.residual(z)
+    found = Anderson(1e-12, budget=3, memory=0).solve(equation, torch.zeros_like(y))
+    assert min(abs(float(found.residual) - each) for each in seen) < 1e-12
+    history = History(z, z, [], [])
+    for _ in range(3):
+        history = history.extended(z, z, 0)
+    assert history.dz == [] and history.dr == []
 
 
 def test_the_start_is_the_solution_of_the_skeleton():

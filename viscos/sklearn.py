@@ -98,7 +98,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         self.scaling_ = Scaling.fit(table, table.known)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = IncompleteData(self.scaling_.standardise(table.values), table.known)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             torch.manual_seed(self._seed)  # layers draw their first weights from torch's own generator
             self.model_, self.gaussian_, self._method = completing(
                 data, self.flow, self.max_steps, self._seed, self.verbose > 0, self.calibrate

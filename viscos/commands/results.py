@@ -205,7 +205,7 @@ def _bounds(job: Imputing, done: Results) -> dict[str, Any]:
         exact = job.trained.gaussian.log_prob_observed(job.data.values[sane], job.items.observed[sane])
         bound["gaussian_log_prob"] = float(exact.mean())
     unit = f"nats an item, a lower bound of log p(y^O) for {job.data.units.values}; of the Gaussian, log p(y^O) itself"
-    small = job.data.values[0].numel() <= job.trained.model.flow.dense_below
+    small = job.data.values.shape[1:].numel() <= job.trained.model.flow.dense_below
     how = "log-determinants written out" if small else "log-determinants by one probe each, unless H is small"
     bound |= {"items": int(sane.sum()), "unsolved_items": int((last == -torch.inf).sum())}
     return {"bound": bound | {"draws": done.diagnosis.draws if done.diagnosis else 2, "unit": unit, "how": how}}

@@ -141,7 +141,7 @@ class Solution:
 
 def item_max(r: Tensor) -> Tensor:
     """Largest absolute entry of each item (B,)."""
-    return r.flatten(1).abs().amax(1) if r[0].numel() else r.new_zeros(len(r))
+    return r.flatten(1).abs().amax(1) if r.shape[1:].numel() else r.new_zeros(len(r))
 
 
 def item_dot(a: Tensor, b: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Bijection(nn.Module):
         `generator` is for the probes of an estimate; without one they are the same at every call. NaN where a gradient
         is asked for and its probes could not be solved.
         """
-        if y[0].numel() <= self.exact_below:
+        if y.shape[1:].numel() <= self.exact_below:
             return self._written_out(y)
         generator = generator or usual_probes()
         x, G = self.linearize(y.detach())
@@ -86,7 +86,7 @@ class Bijection(nn.Module):
 
         The number is NaN where the probes could not be solved; those then have a gradient of zero.
         """
-        if y[0].numel() <= self.exact_below:
+        if y.shape[1:].numel() <= self.exact_below:
             return self._written_out(y)
         _, G = self.linearize(y.detach())
         pairs = list(self.probes(G, y.detach(), generator or usual_probes()))
@@ -169,7 +169,7 @@ class ClosedForm(Bijection):
     Example:
         >>> class Scale(ClosedForm):
         ...     def forward_and_ladj(self, y, generator=None):
-        ...         return 2 * y, y.new_full((len(y),), y[0].numel() * math.log(2))
+        ...         return 2 * y, y.new_full((len(y),), y.shape[1:].numel() * math.log(2))
         >>> Flow([Scale()]).log_prob(torch.zeros(1, 3)).shape
         torch.Size([1])
     """
@@ -197,7 +197,7 @@ def written_out(tangent: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], y: T
 
     `tangent` gets each item d times in a row, with the d directions of the basis.
     """
-    batch, d = len(y), y[0].numel()
+    batch, d = len(y), y.shape[1:].numel()
     basis = torch.eye(d, dtype=y.dtype, device=y.device).view(d, *y.shape[1:]).repeat(batch, *[1] * (y.dim() - 1))
     x, columns = tangent(y.repeat_interleave(d, 0), basis)
     return x.view(batch, d, *y.shape[1:])[:, 0], columns.reshape(batch, d, d).mT

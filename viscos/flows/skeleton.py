@@ -23,10 +23,11 @@ from viscos.linear import (
     Product,
     SharedSymmetric,
     dense,
+    grouped,
 )
-from viscos.linear.principal import longest
 
-_FACTORS = 2**26  # numbers in the factors of a batch above which (W^HH)⁻¹ is iterative
+_LARGEST = 1024  # entries of both H and O above which (W^HH)⁻¹ is iterative: an item's factors have its square
+_ITERATIVE = 2
 _PSEUDO = 1e-4  # singular values below this share of the largest one are left out of a pseudo-inverse
 _INNER = 3e-2  # relative residual of those iterative solves; a preconditioner need not be exact
 
@@ -59,10 +60,13 @@ class AffineSkeleton:
         back = Diagonal(1 / self.scale, len(hidden))
         if self.W is None or self.W_inverse is None:
             return back
-        flat = hidden.flatten(1)
-        fits = len(flat) * min(longest(flat), longest(~flat)) ** 2 <= _FACTORS
-        first = PrincipalInverse(self.W, self.W_inverse, hidden) if fits else self._iterative_inverse(hidden)
-        return Product([back, first], hidden.shape)
+        parts, ways = [], _ways(hidden)
+        for way in ways.unique().tolist():  # by an item's own H and O, whatever company it has
+            rows = (ways == way).nonzero().flatten()
+            own = hidden[rows]
+            factors = None if way == _ITERATIVE else PrincipalInverse(self.W, self.W_inverse, own)
+            parts.append((rows, factors or self._iterative_inverse(own)))
+        return Product([back, grouped(parts)], hidden.shape)
 
     def _iterative_inverse(self, hidden: Tensor) -> LinearOperator:
         """(W^HH)⁻¹ by conjugate gradients, where factors do not fit."""
@@ -70,6 +74,13 @@ class AffineSkeleton:
         jacobi = Diagonal((1 / self.W.diagonal()).view(1, *hidden.shape[1:]), len(hidden))
         block = Block(SharedSymmetric(self.W, hidden.shape), hidden)
         return Inverse(block, lambda A, b: CG(tolerance=_INNER)(A, b, jacobi))
+
+
+def _ways(hidden: Tensor) -> Tensor:
+    """How the block on H of each item is inverted (B,): by factors for H, by factors for O, or iteratively."""
+    sizes = hidden.flatten(1).sum(1)
+    rest = hidden.shape[1:].numel() - sizes
+    return torch.where(sizes <= _LARGEST, 0, torch.where(rest <= _LARGEST, 1, _ITERATIVE))
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,7 @@ def estimated_skeleton(flow: Linearizable, y: Tensor, probes: int = 8, dense_bel
     raised to a tenth of the median: a preconditioner must not be singular.
     """
     x, G = flow.linearize(y)
-    if y[0].numel() <= dense_below:
+    if y.shape[1:].numel() <= dense_below:
         return DenseSkeleton(dense(G, y), x, y)
     generator = torch.Generator().manual_seed(0)
     diagonal = torch.zeros_like(y)

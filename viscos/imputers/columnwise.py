@@ -59,7 +59,7 @@ class ColumnwiseImputer(Imputer):
         if self.fitted is None:
             self._fit()
         # With a row that is observed: scikit-learn's chains do not begin for a table in which nothing is.
-        rows = np.concatenate([_table(batch.values), np.zeros((1, self.items[0].numel()))])
+        rows = np.concatenate([_table(batch.values), np.zeros((1, self.items.shape[1:].numel()))])
         found = torch.from_numpy(np.ascontiguousarray(self.fitted.transform(rows)[:-1]))
         completed = batch.filled(found.view(batch.values.shape).to(batch.values))
         return Completions.exact(completed[None], completed)

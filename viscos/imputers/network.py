@@ -23,5 +23,4 @@ class NetworkImputer(Imputer):
 
     @torch.no_grad()
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
-        completed = self.posterior.predict(batch)
-        return Completions.exact(completed[None], completed)
+        return Completions.checked(self.posterior.predict(batch)[None], batch)

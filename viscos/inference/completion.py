@@ -53,7 +53,7 @@ def log_evidence_term(flow: Flow, y: Tensor, hidden: Tensor, generator: Generato
     """
     exact_below = min(exact_below, flow.dense_below)
     x, G = flow.linearize(y)
-    if y[0].numel() <= exact_below:
+    if y.shape[1:].numel() <= exact_below:
         ladj = exact_value(G, y)
     else:
         ladj = flow.forward_and_ladj(y, None if isinstance(generator, torch.Generator) else generator)[1]

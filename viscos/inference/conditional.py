@@ -228,7 +228,7 @@ class Conditional(Approximation):
         n = count(n, "the number of draws")
         made = proposals_for(n) if proposals is None else count(proposals, "proposals")
         check(method, n, made)
-        check_exact(self.flow, self.batch.values[0].numel())
+        check_exact(self.flow, self.batch.values.shape[1:].numel())
         found = refined(self, propose(self, made, self.flow.dense_below), method, n)
         if (first := found.diagnosis.first_doubtful()) is not None:
             of = f"{found.diagnosis.counts()[DOUBTFUL]} of {len(self.batch)} items"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.counts import percent
+from viscos.core.errors import InputError
 from viscos.core.progress import bar
 from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
@@ -50,6 +51,8 @@ class Fitting:
 
     def _fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
         parameters = list(self.q.posterior.parameters())
+        if not parameters:
+            raise InputError(f"a {type(self.q.posterior).__name__} has no parameters to fit; draw from it as it is")
         optimizer = torch.optim.Adam(parameters, learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if decay else None
         best, look = self._begin(parameters), Looks(steps)
@@ -117,7 +120,7 @@ class Fitting:
     def _folded(self) -> str | None:
         """A line if det G^HH has both signs over the draws of an item: there are several completions of one latent."""
         batch, draws = self.q.batch, self._draws
-        if longest(batch.hidden.flatten(1)) > _SIGNED or batch.values[0].numel() > self.q.flow.dense_below:
+        if longest(batch.hidden.flatten(1)) > _SIGNED or batch.values.shape[1:].numel() > self.q.flow.dense_below:
             return None
         found = self.q.completed(draws, "judge")
         flow, hidden = repeated(self.q.flow, len(batch), draws), repeat(batch.hidden, draws)

@@ -164,7 +164,7 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -
     diagonal close to the block. `y` (B, …) with anything finite where `hidden`, bool (B, …); `point` (B, …) is a
     completion of it, by default the datum of the latent zero in the holes.
     """
-    d, h = y[0].numel(), longest(hidden.flatten(1))
+    d, h = y.shape[1:].numel(), longest(hidden.flatten(1))
     if d * h > _LARGEST:
         raise InputError(
             f"partition=maxvol writes out {d} × {h} entries of the Jacobian of an item, which is too many; "

@@ -67,7 +67,7 @@ def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -
     as it is for `impute`.
     """
     batch = approximation.batch
-    size, entries = len(batch), batch.values[0].numel()
+    size, entries = len(batch), batch.values.shape[1:].numel()
     exact_below = min(exact_below, approximation.flow.dense_below)
     at_once = max(1, min(_ROWS, _NUMBERS // entries**2) // size)
     parts = [
@@ -97,7 +97,7 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
     prior = flow.base_log_prob(x, hidden).view(shape)
     rest = _rest(approximation, completion, numbers, exact_below, -3)
     error = torch.zeros_like(rest)
-    if like[0].numel() > exact_below:
+    if like.shape[1:].numel() > exact_below:
         again = _rest(approximation, completion, numbers, exact_below, -4)
         # The mean of two estimates has a quarter of the variance of their difference.
         rest, error = (rest + again) / 2, (rest - again) / 2
@@ -120,7 +120,7 @@ def _rest(approximation: Approximation, completion: Completion, numbers: range, 
     batch, seed = approximation.batch, approximation.seed
     flow = repeated(approximation.flow, len(batch), len(numbers))
     probes: Generators = generator(seed, "proposal")
-    if batch.values[0].numel() > exact_below:
+    if batch.values.shape[1:].numel() > exact_below:
         probes = ItemGenerators(seed, batch.index, len(numbers), key, numbers.start)
     rest = log_evidence_term(flow, completion.y, completion.hidden, probes, exact_below)
     return rest.view(len(numbers), len(batch))

@@ -22,5 +22,6 @@ from viscos.linear.operator import Matrix as Matrix
 from viscos.linear.operator import Product as Product
 from viscos.linear.operator import SharedSymmetric as SharedSymmetric
 from viscos.linear.operator import dense as dense
+from viscos.linear.operator import grouped as grouped
 from viscos.linear.principal import PrincipalBlocks as PrincipalBlocks
 from viscos.linear.principal import PrincipalInverse as PrincipalInverse

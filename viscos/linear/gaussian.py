@@ -42,7 +42,7 @@ class Gaussian:
     """S (d, d), float64."""
 
     def __post_init__(self) -> None:
-        mean, covariance = self.mean.detach().double(), self.covariance.detach().double()
+        mean, covariance = self.mean.detach().double().clone(), self.covariance.detach().double()
         if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
             shapes = f"{tuple(mean.shape)} and {tuple(covariance.shape)}"
             raise InputError(f"mean and covariance have shapes {shapes}; give (d,) and (d, d)")
@@ -125,9 +125,9 @@ class Gaussian:
         """log p(y^O) (B,), float64, in nats; 0 for an item with nothing observed. Raises as `conditional` does."""
         batch = self._batch(values, observed)
         y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
-        few, parts = min(longest(known), longest(~known)), []
+        few, parts, apart = min(longest(known), longest(~known)), [], torch.where(known, y - self.mean, 0.0)
         for rows in _rows(len(known), few):
-            distance, log_det = self._distance_and_log_det(known[rows], torch.where(known, y - self.mean, 0.0)[rows])
+            distance, log_det = self._distance_and_log_det(known[rows], apart[rows])
             parts.append(-0.5 * (distance + log_det + known[rows].sum(1).double() * math.log(2 * math.pi)))
         return torch.cat(parts)
 

@@ -59,7 +59,7 @@ class GMRES:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One cycle, as long as each item's budget allows; costs its products and one for the true residual."""
         room = (self.budget - state).floor() - 1
-        krylov = _Krylov(-r, max(0, min(self.restart, z[0].numel(), int(room.max()))))
+        krylov = _Krylov(-r, max(0, min(self.restart, z.shape[1:].numel(), int(room.max()))))
         target = 0.9 * self.tolerance * krylov.beta / problem.error(r).clamp_min(torch.finfo(z.dtype).tiny)
         products = torch.zeros_like(state)
         for _ in range(krylov.size):

@@ -72,7 +72,7 @@ def _lanczos(operator: LinearOperator, v: Tensor, steps: int) -> tuple[Tensor, T
     tiny = _ROUNDING * torch.finfo(v.dtype).eps
     basis = [(v.flatten(1) / size.clamp_min(tiny)[:, None])]
     alphas, betas = [], []
-    for _ in range(min(steps, v[0].numel())):
+    for _ in range(min(steps, v.shape[1:].numel())):
         w = operator.rmv(operator.mv(basis[-1].view_as(v))).flatten(1)
         alphas.append((w * basis[-1]).sum(1))
         Q, scale = torch.stack(basis, 1), w.norm(dim=1)

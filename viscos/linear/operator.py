@@ -257,6 +257,43 @@ class Inverse(LinearOperator):
         return Inverse(self.base.select(index), self.solve)
 
 
+class Groups(LinearOperator):
+    """Operators of some items each, as one: what an item has is its own, whatever company it keeps.
+
+    `rows` are the numbers of the items of each part (n,), which together are all of them.
+    """
+
+    def __init__(self, rows: Sequence[Tensor], parts: Sequence[LinearOperator]) -> None:
+        self.rows, self.parts = rows, parts
+        self.shape = torch.Size((sum(map(len, rows)), *parts[0].shape[1:]))
+
+    def mv(self, v: Tensor) -> Tensor:
+        return self._joined([part.mv(v[rows]) for rows, part in zip(self.rows, self.parts, strict=True)])
+
+    def rmv(self, u: Tensor) -> Tensor:
+        return self._joined([part.rmv(u[rows]) for rows, part in zip(self.rows, self.parts, strict=True)])
+
+    def _joined(self, found: list[Tensor]) -> Tensor:
+        return torch.cat(found)[torch.cat(list(self.rows)).argsort()]
+
+    def select(self, index: Tensor) -> LinearOperator:
+        picked = []
+        for rows, part in zip(self.rows, self.parts, strict=True):
+            numbers = torch.arange(len(rows), device=rows.device)
+            place = numbers.new_full((self.shape[0],), -1).index_copy(0, rows, numbers)
+            inside = (place[index] >= 0).nonzero().flatten()
+            if len(inside):
+                picked.append((inside, part.select(place[index[inside]])))
+        return grouped(picked) if picked else self.parts[0].select(index)
+
+
+def grouped(parts: Sequence[tuple[Tensor, LinearOperator]]) -> LinearOperator:
+    """The operators of the items with the numbers (n,) before them, as one; one that has all items, as it is."""
+    if len(parts) == 1:
+        return parts[0][1]
+    return Groups([rows for rows, _ in parts], [part for _, part in parts])
+
+
 def dense(operator: LinearOperator, like: Tensor) -> Tensor:
     """The matrices written out (B, d, d), by d products, in the dtype and on the device of `like`."""
     d, shape = operator.size, operator.shape

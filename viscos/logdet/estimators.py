@@ -36,7 +36,7 @@ class Exact:
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and log|det J^OO| itself."""
-        each = flow.select(torch.arange(len(y)).repeat_interleave(y[0].numel()))
+        each = flow.select(torch.arange(len(y)).repeat_interleave(y.shape[1:].numel()))
         x, G = written_out(each.tangent, y)
         H = block.hidden.flatten(1)
         padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))
@@ -110,7 +110,7 @@ class Auto:
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
-        if y[0].numel() <= self.exact_below:
+        if y.shape[1:].numel() <= self.exact_below:
             return Exact().surrogate(flow, y, block, generator)
         natural = self.natural(block.hidden)
         source = generator.clone_state()

@@ -136,7 +136,7 @@ class Scores:
         """
         apart = self._each_energy() - other._each_energy()
         apart = apart[apart.isfinite()]
-        return {**_plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
+        return {**plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
 
     def _each_energy(self) -> Tensor:
         """The energy score of every item that was given (n,), NaN where it is left out."""
@@ -180,7 +180,7 @@ class Scores:
                 "metric": "energy score",
                 "unit": f"{unit}, Euclidean norm over the hidden entries of an item",
                 "how": "mean over items of mean |y_k - t| - 1/2 mean over k != l of |y_k - y_l|",
-                **_plain(energy),
+                **plain(energy),
                 **shared,
             },
             "coverage": {
@@ -188,7 +188,7 @@ class Scores:
                 "unit": f"share of hidden entries whose standard deviation over the items is above {VARIES:g}",
                 "how": f"order statistics: the central {LEVEL:g} interval or, below {round(1 / TAIL) - 1} draws, from "
                 "the smallest to the largest; ends count as inside",
-                **_plain(coverage),
+                **plain(coverage),
                 "nominal": known(self.nominal),
                 "entries": int(self._joined()[4].sum()),
                 **shared,
@@ -197,7 +197,7 @@ class Scores:
                 "metric": "spread over skill",
                 "unit": "ratio, 1 if draws spread as the truth does around their mean",
                 "how": "sqrt((1 + 1/K) mean variance of K draws) / RMSE of their mean, pooled over hidden entries",
-                **_plain(ratio),
+                **plain(ratio),
                 **shared,
             },
         }
@@ -206,7 +206,8 @@ class Scores:
         return torch.cat(self._parts, 1) if self._parts else torch.empty(6, 0, dtype=torch.float64)
 
 
-def _plain(ratio: Ratio) -> dict[str, float | None]:
+def plain(ratio: Ratio) -> dict[str, float | None]:
+    """A ratio as a record has it, None for what is not known."""
     return {"value": known(ratio.value), "standard_error": known(ratio.standard_error)}
 
 

@@ -41,7 +41,7 @@ class TrainedAlong(Metric):
                 self.of_latents.update(self._over_draws(beside, done, observed), truth.labels, ok)
         elif isinstance(imputer, NetworkImputer) and self.model.classifies_predictions:
             completed = done.mean()
-            self.accuracy.update(classifier(completed, completed, observed).cpu(), truth.labels)
+            self.accuracy.update(classifier(completed, completed, observed).cpu(), truth.labels, done.ok.any(0).cpu())
 
     def _over_draws(self, classifier: Classifier, done: Completions, observed: Tensor) -> Tensor:
         """The sum of class probabilities over the draws that were solved (B, classes), on the CPU."""

@@ -82,7 +82,7 @@ def complete_data_record(
     measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
 
     def bits(done: int) -> float:
-        return -total / (done * test.values[0].numel() * math.log(2)) + math.log2(levels)
+        return -total / (done * test.values.shape[1:].numel() * math.log(2)) + math.log2(levels)
 
     for start in range(0, len(test), batch_size):
         rows = slice(start, start + batch_size)

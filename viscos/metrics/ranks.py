@@ -24,7 +24,7 @@ from viscos.core.rng import generator
 from viscos.data.items import Data
 from viscos.imputers import Imputer
 from viscos.inference import Completions
-from viscos.metrics.calibration import interval_hits, varying
+from viscos.metrics.calibration import interval_hits, plain, varying
 from viscos.metrics.metric import Metric, Truth
 from viscos.metrics.ratio import Ratio
 from viscos.metrics.rmse import known
@@ -44,7 +44,7 @@ class Ranks:
 
     def __init__(self, varies: Tensor, clamped: bool) -> None:
         self.varies, self.clamped = varies.flatten(), clamped
-        self.failed = self.draws = 0
+        self.failed = self.draws = self._seen = 0
         self.counts: Tensor | None = None
         """Of the ranks 0 to K, over all entries."""
         self.one: Tensor | None = None
@@ -54,6 +54,8 @@ class Ranks:
     def update(self, draws: Tensor, truth: Tensor, hidden: Tensor, ok: Tensor) -> None:
         """Adds independent `draws` (K, B, …) of `truth` (B, …) with holes `hidden`, bool; `ok` (K, B), bool."""
         counted = hidden.flatten(1) & self.varies
+        numbers = torch.arange(self._seen, self._seen + len(counted))
+        self._seen += len(counted)
         whole = ok.all(0)
         self.failed += int((~whole & counted.any(1)).sum())
         keep = whole & counted.any(1)
@@ -64,7 +66,7 @@ class Ranks:
         error = torch.where(counted, (y.clamp(0, 1) if self.clamped else y) - t, 0)
         shares = _ranks(error)  # (K + 1, b, d)
         each = torch.where(counted, shares, 0)
-        one = torch.stack([_any(row, self.items + i) for i, row in enumerate(counted)])
+        one = torch.stack([_any(row, int(i)) for row, i in zip(counted, numbers[keep], strict=True)])
         whole_counts, one_counts = each.sum((1, 2)), shares[:, torch.arange(len(one)), one].sum(1)
         self.counts = whole_counts if self.counts is None else self.counts + whole_counts
         self.one = one_counts if self.one is None else self.one + one_counts
@@ -84,10 +86,10 @@ class Ranks:
         if self.counts is None or self.one is None:
             return found
         crps, entries, *rest = torch.cat(self._parts, 1)
-        found["crps"] = _plain(Ratio.of(crps, entries))
+        found["crps"] = plain(Ratio.of(crps, entries))
         for level, hits, nominal in zip(LEVELS, rest[:3], rest[3:], strict=True):
             best = {"nominal": known(Ratio.of(nominal, entries).value)}
-            found[f"coverage_{round(100 * level)}"] = _plain(Ratio.of(hits, entries)) | best
+            found[f"coverage_{round(100 * level)}"] = plain(Ratio.of(hits, entries)) | best
         statistic, p_value, bins = uniformity(self.one)
         return found | {
             "entries": int(entries.sum()),
@@ -149,10 +151,6 @@ def _crps(error: Tensor) -> Tensor:
 
 
 def _any(counted: Tensor, item: int) -> Tensor:
-    """The number of an entry of those that count (d,), chosen at random by the item's number."""
+    """The number of an entry of those that count (d,), chosen at random by the item's place among all."""
     places = counted.nonzero().flatten()
     return places[torch.randint(len(places), (), generator=generator(0, "rank", item))]
-
-
-def _plain(ratio: Ratio) -> dict[str, float | None]:
-    return {"value": known(ratio.value), "standard_error": known(ratio.standard_error)}

@@ -163,7 +163,7 @@ class Full(PerItem):
 
     def __init__(self, like: Tensor, largest: int = 256) -> None:
         super().__init__(like)
-        d = like[0].numel()
+        d = like.shape[1:].numel()
         if d > largest:
             raise InputError(
                 f"posterior=full needs {d}² numbers an item; take posterior=householder above {largest} entries"

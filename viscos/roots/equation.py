@@ -195,7 +195,7 @@ class DataEquation:
 
         Counts the inverse of the flow; a product with J or with the preconditioner counts as one with G at most.
         """
-        few = self.hidden.flatten(1).sum(1) * 2 <= self.hidden[0].numel()
+        few = self.hidden.flatten(1).sum(1) * 2 <= self.hidden.shape[1:].numel()
         if bool(few.any()) and not bool(few.all()):  # each item goes its own way, whatever its company
             rows = few.nonzero().flatten(), (~few).nonzero().flatten()
             parts = [self.select(some).newton_direction(z[some], r[some], solve) for some in rows]

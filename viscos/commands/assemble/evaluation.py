@@ -81,7 +81,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
-    calibration = calibrates(cfg["calibration"], test.values[0].numel())
+    calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
     if calibration:
         measuring = replace(measuring, metrics=(*measuring.metrics, CALIBRATION))
     measuring.check(None if model is None else model.flow)

@@ -237,7 +237,7 @@ def _parts(cfg: dict[str, Any], trained: Saved, objective: Objective, device: to
 
 def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
     """How many draws of each item are weighed; raises `InputError` if they do not serve to refine."""
-    entries, asked, method = data.values[0].numel(), cfg["proposals"], cfg["refine"]
+    entries, asked, method = data.values.shape[1:].numel(), cfg["proposals"], cfg["refine"]
     if not isinstance(by, Choice):
         if method is not None:
             raise InputError(f"refine={method} makes draws of the flow's own posterior exact; leave imputer out")

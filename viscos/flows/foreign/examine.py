@@ -77,7 +77,7 @@ def examine(flow: Foreign, y: Tensor) -> Finding:
 def unchanged(flow: Foreign) -> Iterator[None]:
     """Puts back parameters and buffers that evaluating the model changes, and torch's random numbers."""
     before = {key: value.detach().clone() for key, value in flow.state_dict().items()}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         try:
             yield
         finally:
@@ -134,7 +134,7 @@ def _refuse_influence(flow: Foreign, y: Tensor, x: Tensor) -> None:
 def _examine_derivatives(flow: Foreign, y: Tensor, ladj: Tensor, again: Tensor) -> Finding:
     _refuse_once_differentiable(flow, y)
     random = not _close(ladj, again)
-    d = y[0].numel()
+    d = y.shape[1:].numel()
     if d <= DENSE_BELOW:
         exact = random or _examine_ladj(flow, y, ladj)
     elif random:
@@ -168,7 +168,7 @@ def _examine_ladj(flow: Foreign, y: Tensor, ladj: Tensor) -> bool:
         raise InputError(f"the Jacobian of {flow.source.name} is singular, so it is not a bijection where it was tried")
     if not _near(ladj, exact):
         raise InputError(_wrong_ladj(flow, y, ladj, exact))
-    return y[0].numel() <= GRADIENT_BELOW and not _gradients_agree(flow, y)
+    return y.shape[1:].numel() <= GRADIENT_BELOW and not _gradients_agree(flow, y)
 
 
 def _wrong_ladj(flow: Foreign, y: Tensor, ladj: Tensor, exact: Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ def wrap(
     flow = model if isinstance(model, Flow) else _flow(model, to_data, base)
     if flow.shape is not None and wanted is not None and flow.shape != wanted:
         raise InputError(f"the model is for items of shape {tuple(flow.shape)}, and shape={tuple(wanted)} was given")
+    if flow is model and flow.shape is None and wanted is not None:
+        flow = copy.copy(flow)  # which shares its layers
     flow.shape = flow.shape or wanted
     foreign = flow.layers[0] if len(flow.layers) == 1 else None
     if isinstance(foreign, Foreign):

@@ -56,7 +56,8 @@ class Bounded(nn.Module):
             return self._scaled()
         # Compared by value: neither a version counter nor an address sees what a fused optimiser or `.data` does.
         if self._kept is None or not (_same(self._kept[0], self.weight) and _same(self._kept[1], self.u)):
-            self._kept = (self.weight.detach().clone(), self.u.clone(), self._scaled().detach())
+            with torch.inference_mode(False):  # what is kept may serve where a gradient is taken
+                self._kept = (self.weight.detach().clone(), self.u.clone(), self._scaled().detach())
         return self._kept[2]
 
     def _scaled(self) -> Tensor:

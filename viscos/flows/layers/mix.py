@@ -30,7 +30,7 @@ class Mix(ClosedForm):
         return self(y), _Channels(self.W.detach(), y.shape)
 
     def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
-        pixels = y[0].numel() // len(self.W)
+        pixels = y.shape[1:].numel() // len(self.W)
         return self(y), (pixels * torch.linalg.slogdet(self.W)[1]).expand(len(y))
 
     @torch.no_grad()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from viscos.core.errors import InputError
 from viscos.core.labels import Kind
 from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
-from viscos.imputers.guided.walk import GuidedImputer, Walk, angles
+from viscos.imputers.guided.walk import GuidedImputer, Walk, ancestral, angles
 
 
 class DPSImputer(GuidedImputer):
@@ -38,10 +37,7 @@ class DPSImputer(GuidedImputer):
         z, numbers = walk.noise(0), itertools.count(1)
         for here, there in itertools.pairwise(angles(self.steps)):
             u, epsilon, pull = self._ends(walk, z, here)
-            variance = (math.sin(there) / math.sin(here)) ** 2 * max(0.0, 1 - (math.cos(here) / math.cos(there)) ** 2)
-            kept = math.sqrt(max(0.0, math.sin(there) ** 2 - variance))
-            z = u * math.cos(there) + epsilon * kept + math.sqrt(variance) * walk.noise(next(numbers))
-            z = z - self.scale * pull
+            z = ancestral(walk, (u, epsilon), here, there, next(numbers)) - self.scale * pull
         return z
 
     @torch.enable_grad()

@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.labels import Kind
 from viscos.flows.flow import Flow
-from viscos.imputers.guided.walk import GuidedImputer, Walk, angles
+from viscos.imputers.guided.walk import GuidedImputer, Walk, ancestral, angles
 
 
 class ReplacementImputer(GuidedImputer):
@@ -41,18 +41,10 @@ class ReplacementImputer(GuidedImputer):
             rounds = self.resamplings if there > 0 else 1
             for k in range(rounds):
                 known = walk.target * math.cos(there) + walk.noise(next(numbers)) * math.sin(there)
-                moved = ancestral(walk, z, here, there, next(numbers))
+                moved = ancestral(walk, walk.denoiser.both(z, here), here, there, next(numbers))
                 below = torch.where(walk.observed, known, moved)
                 if k + 1 < rounds:
                     share = math.cos(here) / math.cos(there)
                     z = share * below + math.sqrt(max(0.0, 1 - share**2)) * walk.noise(next(numbers))
             z = below
         return z
-
-
-def ancestral(walk: Walk, z: Tensor, here: float, there: float, number: int) -> Tensor:
-    """A step of the walk without a condition, from the time `here` to `there`."""
-    u, epsilon = walk.denoiser.both(z, here)
-    variance = (math.sin(there) / math.sin(here)) ** 2 * max(0.0, 1 - (math.cos(here) / math.cos(there)) ** 2)
-    kept = math.sqrt(max(0.0, math.sin(there) ** 2 - variance))
-    return u * math.cos(there) + epsilon * kept + math.sqrt(variance) * walk.noise(number)

@@ -89,7 +89,7 @@ class _Noise:
 
     def __init__(self, batch: Incomplete, draws: int, seed: int, purpose: str) -> None:
         self.batch, self.draws, self.seed, self.purpose = batch, draws, seed, purpose
-        self.steps = max(1, _TOGETHER // max(1, batch.values[0].numel()))
+        self.steps = max(1, _TOGETHER // max(1, batch.values.shape[1:].numel()))
         self._block, self._made = -1, batch.values
 
     def __call__(self, number: int) -> Tensor:
@@ -135,3 +135,11 @@ class GuidedImputer(OnFlow):
             assert isinstance(self.of, Continuous)
             y = self.of.denoised(y, self.noise)
         return Completions.checked(y.view(draws, *like.shape), batch, float(denoiser.passes), notes)
+
+
+def ancestral(walk: Walk, ends: tuple[Tensor, Tensor], here: float, there: float, number: int) -> Tensor:
+    """A step of the walk without a condition, from the time `here`, where the ends are (û, ε̂), to `there`."""
+    u, epsilon = ends
+    variance = (math.sin(there) / math.sin(here)) ** 2 * max(0.0, 1 - (math.cos(here) / math.cos(there)) ** 2)
+    kept = math.sqrt(max(0.0, math.sin(there) ** 2 - variance))
+    return u * math.cos(there) + epsilon * kept + math.sqrt(variance) * walk.noise(number)

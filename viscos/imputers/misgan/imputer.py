@@ -70,7 +70,7 @@ class MisGANImputer(LearnedImputer):
     def units(self, data: IncompleteData) -> Rows:
         if len(data.shape) != 3:
             return Rows.of(data)
-        size = data.values[0].numel()
+        size = data.values.shape[1:].numel()
         return Rows(torch.Size(data.shape), torch.zeros(size), torch.ones(size))
 
     def steps(self, items: int) -> int:

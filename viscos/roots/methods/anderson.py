@@ -26,8 +26,9 @@ class History:
         return self.z - (self.r - _mix(self) if self.dr else self.r)
 
     def extended(self, z: Tensor, r: Tensor, memory: int) -> History:
-        """The history with another pair, and the last `memory` differences."""
-        return History(z, r, [*self.dz, z - self.z][-memory:], [*self.dr, r - self.r][-memory:])
+        """The history with another pair, and the last `memory` differences; with none, the iteration is a plain one."""
+        last = slice(max(0, len(self.dz) + 1 - memory), None)
+        return History(z, r, [*self.dz, z - self.z][last], [*self.dr, r - self.r][last])
 
     def select(self, index: Tensor) -> History:
         """The history of the items at `index`."""

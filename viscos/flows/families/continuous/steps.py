@@ -78,7 +78,7 @@ class IntegratorStep(Bijection):
 
     def estimate(self, G: LinearOperator, like: Tensor, generator: Generators) -> Tensor:
         """Exactly up to `value_exact_below` entries, else by the series, or by Lanczos for items that are too steep."""
-        if like[0].numel() <= self.value_exact_below:
+        if like.shape[1:].numel() <= self.value_exact_below:
             return exact_value(G, like)
         assert isinstance(G, IdentityPlus)
         value, rest = self.series.value_and_rest(G.part, like, generator)
