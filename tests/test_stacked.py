@@ -13,7 +13,6 @@ from viscos.commands.assemble.plan import started
 from viscos.commands.assemble.rows import completing
 from viscos.core.batch import incomplete
 from viscos.core.choices import description
-from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
@@ -45,16 +44,11 @@ class Constant(Imputer):
 
 
 class Parts:
-    """Imputers by name, of which one is not to be had."""
-
-    def __init__(self, gone: str = "") -> None:
-        self.gone = gone
+    """Imputers by name."""
 
     def imputer(self, spec):
         name = spec["_target_"].rpartition(".")[2].removesuffix("Imputer").lower()
         name = {"neighbours": "knn", "flow": 0}.get(name, name)
-        if name == self.gone:
-            raise InputError("there is no file")
         return Constant(name)
 
 
@@ -104,8 +98,10 @@ def test_the_shares_of_a_run(shares, weights):
     ],
 )
 def test_shares_of_neighbours_whose_table_is_gone(shares, weights):
-    made = floor.stacked({"best": "knn", "shares": shares}, Parts(gone="knn"))
+    found = floor.without_neighbours({"best": "knn", "shares": shares, "rmse_of_shares": 0.1, "cells": 9, "rmse": {}})
+    made = floor.stacked(found, Parts())
     assert made.weights.tolist() == pytest.approx(weights) and made.width == 1
+    assert "knn, whose table has changed or is gone" in floor.line(found) and "0.1" not in floor.line(found)
 
 
 def test_a_column_keeps_its_only_cell():

@@ -172,6 +172,17 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     assert figures(last)["imputer"] == about
     assert "completed by 0.50 viscos + 0.25 gaussian + 0.25 mean, RMSE" in said
     assert mixed == pytest.approx(0.5 * flow + 0.25 * gaussian + 0.25 * centre[0], abs=1e-3)
+    near, _, said = completed(best="knn", shares={"knn": 1.0}, width=1.0)
+    assert "completed by 1.00 knn, RMSE" in said and abs(near - flow) > 1e-3
+    path = Path(load_trained(table).cfg["dataset"]["path"])
+    text = path.read_text()
+    path.write_text(f"{text}5.5,2100,low,-0.3\n")
+    try:
+        mixed, _, said = completed(best="knn", shares={"knn": 0.5, "gaussian": 0.5}, width=1.0)
+    finally:
+        path.write_text(text)
+    assert "completed by 1.00 gaussian (without knn, whose table has changed or is gone), unless" in said
+    assert mixed == pytest.approx(gaussian, abs=1e-3), "they are of other rows than the run's"
     older = {key: found[key] for key in ("cells", "rmse", "how")} | {"best": "gaussian"}
     Path("run/metrics.json").write_text(json.dumps(record | {"floor": older}))
     run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0")

@@ -5,20 +5,18 @@ Those are the cells that the mask of training hid: they are known, and neither t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from viscos.commands.assemble.imputers import Parts, described_by
-from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.imputers.stacked import DRAWS, LEAST, HeldOut, StackedImputer
 
-FLOW, MEAN = "viscos", "mean"
-STACKED = (FLOW, "gaussian", "knn")
+FLOW, MEAN, NEIGHBOURS = "viscos", "mean", "knn"
+STACKED = (FLOW, "gaussian", NEIGHBOURS)
 """Imputers that share the mean of a completion; what their shares lack of 1 is that of the columns' means."""
 ROWS = 200
 """Rows that are completed, the first with such cells."""
@@ -67,7 +65,8 @@ def line(floor: dict[str, Any]) -> str:
     rest = 1 - sum(shares.values())
     mix = " + ".join([*parts, *([f"{rest:.2f} {MEAN}"] if rest >= 0.005 else [])])
     error = f", RMSE {floor['rmse_of_shares']:.4f}" if "rmse_of_shares" in floor else ""
-    return f"{said}; tables are completed by {mix}{error}, unless imputer=viscos is said"
+    gone = f" (without {floor['left_out']}, whose table has changed or is gone)" if "left_out" in floor else ""
+    return f"{said}; tables are completed by {mix}{error}{gone}, unless imputer=viscos is said"
 
 
 def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -77,20 +76,28 @@ def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def stacked(found: dict[str, Any], parts: Parts) -> StackedImputer:
-    """What completes as `found` says: the flow's draws about a mean that the imputers share.
+    """What completes as `found` says: the flow's draws about a mean that the imputers share."""
+    shares = {name: share for name, share in _shares(found).items() if share or name == FLOW}
+    imputers = [parts.imputer(described_by(name)) for name in shares]
+    return StackedImputer(imputers, torch.tensor(list(shares.values())), found.get("width", 1.0))
 
-    Without nearest neighbours where the table that they are of is there no more: the others have their share, or if
-    they have none the flow.
+
+def without_neighbours(found: dict[str, Any]) -> dict[str, Any]:
+    """The same, where the table that nearest neighbours are of is not there any more, or has changed.
+
+    The others have their share, or if they have none the flow. How far off that is, nobody measured.
     """
     shares = _shares(found)
-    imputers, weights = [parts.imputer(described_by(FLOW))], [shares[FLOW]]
-    for name in (name for name in STACKED[1:] if shares[name]):
-        with contextlib.suppress(InputError):
-            imputers.append(parts.imputer(described_by(name)))
-            weights.append(shares[name])
-    left, total = sum(weights), sum(shares.values())
-    weights = [weight * total / left for weight in weights] if left else [total, *weights[1:]]
-    return StackedImputer(imputers, torch.tensor(weights), found.get("width", 1.0))
+    total = sum(shares.values())
+    left = total - shares.pop(NEIGHBOURS)
+    shares = {name: share * total / left for name, share in shares.items()} if left else shares | {FLOW: total}
+    kept = {key: value for key, value in found.items() if key != "rmse_of_shares"}
+    return kept | {"shares": shares, "left_out": NEIGHBOURS}
+
+
+def has_neighbours(found: dict[str, Any]) -> bool:
+    """Whether nearest neighbours have a share."""
+    return _shares(found)[NEIGHBOURS] > 0
 
 
 def _shares(found: Mapping[str, Any]) -> dict[str, float]:

@@ -18,7 +18,15 @@ from viscos.commands.assemble.imputers import MODEL, Parts, check, is_model
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.paths import whole
-from viscos.commands.assemble.saved import from_training, moved, noise_of, test_masks, test_split, unfinished
+from viscos.commands.assemble.saved import (
+    from_training,
+    moved,
+    noise_of,
+    table_is_there,
+    test_masks,
+    test_split,
+    unfinished,
+)
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
 from viscos.data.far_out import far_from_training
@@ -206,7 +214,10 @@ def _floor(cfg: dict[str, Any], trained: Saved, items: Items) -> dict[str, Any] 
     if items.rows is None or not left_open or asked.fit or not asked.open or not isinstance(trained, Trained):
         return None
     found = floor.of_run(trained.record)
-    return None if found is None or found["best"] == floor.FLOW else found
+    if found is None or found["best"] == floor.FLOW:
+        return None
+    there = not floor.has_neighbours(found) or table_is_there(trained)
+    return found if there else floor.without_neighbours(found)
 
 
 def _choice(cfg: dict[str, Any], trained: Trained, data: Data) -> tuple[Choice, dict[str, str]]:

@@ -102,9 +102,7 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     test = _load(trained, "test", limit)
     if scaling is None or seen is None or not isinstance(test, Vectors):
         return TestSplit(test, False)
-    train = _load(trained, "train", trained.cfg["train_items"])
-    assert isinstance(train, Vectors)
-    if torch.equal(fingerprints(scaling.aligned(train)), seen):
+    if _same_rows(trained):
         return TestSplit(test, False)
     fresh = ~torch.isin(fingerprints(scaling.aligned(test)), seen)
     left_out = f"{int((~fresh).sum())} of {len(test)} test rows were trained on and are left out"
@@ -113,6 +111,20 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     labels = None if test.labels is None else test.labels[fresh]
     notes = (*test.notes, f"{test.name!r} has changed since the training: {left_out}")
     return TestSplit(replace(test, values=test.values[fresh], labels=labels, notes=notes), True)
+
+
+def table_is_there(trained: Saved) -> bool:
+    """Whether the table that a run was trained on is where it was, with the same rows."""
+    try:
+        return _same_rows(trained)
+    except InputError:
+        return False
+
+
+def _same_rows(trained: Saved) -> bool:
+    train = _load(trained, "train", trained.cfg["train_items"])
+    assert isinstance(train, Vectors) and trained.scaling is not None and trained.rows is not None
+    return torch.equal(fingerprints(trained.scaling.aligned(train)), trained.rows)
 
 
 def test_masks(trained: Saved, masks: Masks | None, test: Data, changed: bool = False) -> Tensor:
