@@ -41,6 +41,7 @@ from viscos.posteriors import PerItem
 from viscos.runs import checkpoint
 from viscos.runs.trained import load as load_trained
 from viscos.train import Trainer
+from viscos.train.classifier import LatentClassifier
 
 DEBUG = ("experiment=debug", "flow=iresnet", "flow.blocks=[1]", "flow.channels=4", "threads=1")
 TINY = ("threads=1", "items=3", "steps=2", "samples=2", "draws=2", "proposals=0")
@@ -1204,6 +1205,19 @@ def test_other_settings_or_masks_cannot_go_on(longer, capsys):
     assert "cannot be given with resume" in refused(capsys, "train", "resume=run", "missing=0.2")
     save_masks("run/masks_test.npz", ~load_masks("run/masks_test.npz"))
     assert "holds other masks than the settings give" in refused(capsys, "train", "resume=run")
+
+
+@pytest.mark.slow
+def test_what_is_as_near_to_the_paper_as_there_is():
+    small = ("dataset=digits", "flow.blocks=[1]", "flow.channels=4", "flow.fully_connected=1", "train_items=64")
+    words = (*small, "missing=0.5", "test_items=4", "max_steps=2", "draws=1", "threads=1", "hydra.run.dir=run")
+    assert main(["train", "experiment=mnist_paper", *words]) == 0
+    model = load_trained("run").model
+    assert not model.posterior.precision.numel() and not model.posterior.held_out, "filled by the median"
+    assert isinstance(model.classifier, LatentClassifier) and model.latent_classifier is None
+    record = figures(Path("run"))
+    assert record["config"]["solver"]["_target_"] == "viscos.roots.paper" and record["config"]["pretrain"] == 0
+    assert record["steps"] == 2 and 0 < record["rmse"]["mean"]["pooled"] < 1
 
 
 # ------------------------------------------------------------------------------------------------------------- progress

@@ -350,6 +350,7 @@ def test_a_run_completes_by_its_network_and_a_fit_goes_on_from_there():
     assert isinstance(q.posterior, Householder) and (q.bound(64) > bound - 0.05).all()
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert run.condition(ROWS, posterior="network").posterior is network
+    assert run.condition(ROWS, posterior="amortised").posterior is network, "as the command line calls it"
     with pytest.raises(InputError, match="no inference network"):
         run_of(AffineFlow(3)).condition(ROWS, posterior="network")
 

@@ -208,6 +208,27 @@ def test_of_an_affine_flow_refined_draws_pass_a_test_that_others_fail():
         assert torch.equal(found.mean()[~hidden], y[~hidden])
 
 
+def test_refined_draws_and_what_the_weights_say_are_in_the_units_of_the_observation():
+    flow = AffineFlow(3)
+    y, observed = normal(2, 3, seed=4), torch.tensor([[True, False, True], [True, True, False]])
+    center, scale = torch.tensor([100.0, -2.0, 0.5], dtype=F64), torch.tensor([10.0, 0.1, 2.0], dtype=F64)
+    plain = viscos.condition(flow, y, observed, posterior="diagonal", solver=TIGHT)
+    given = np.where(observed, y * scale + center, NAN)
+    scaled = viscos.condition(flow, given, posterior="diagonal", solver=TIGHT, scaling=(center, scale))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        here, there = (q.refine("sir", 5, proposals=40) for q in (plain, scaled))
+    assert isinstance(there.draws, np.ndarray) and there.ok.all()
+    for ours, theirs in ((here.draws, there.draws), (here.mean(), there.mean())):
+        assert np.allclose(theirs, ours * scale + center, atol=1e-9)
+    assert (there.draws[:, observed] == given[observed]).all()
+    shift = torch.where(observed, scale.log(), 0).sum(1)
+    for ours, theirs in ((here.diagnosis, there.diagnosis), (plain.diagnose(16), scaled.diagnose(16))):
+        for name in ("bound", "evidence"):
+            torch.testing.assert_close(getattr(theirs, name), getattr(ours, name) - shift)
+    assert np.allclose(scaled.bound(8), plain.bound(8) - shift)
+
+
 def test_of_an_exact_q_every_proposal_is_accepted():
     """Its weights are all equal: one hidden entry, of which the law of the latent is worked out by hand."""
     flow = AffineFlow(3)

@@ -29,10 +29,10 @@ class FlowImputer(TransformerMixin, BaseEstimator):
 
     A flow and an inference network are trained on the rows as they are, with their holes, as `viscos train
     dataset=table` trains them: on columns that are standardised by their observed entries, with the same settings but
-    for the number of steps. A row is completed by the network's posterior and the flow. Columns are real numbers;
-    encode categories before.
+    for the number of steps, and with cells that were held out in the place of tempering. A row is completed by the
+    network's posterior and the flow. Columns are real numbers; encode categories before.
 
-    - `flow` is the name of a flow, `continuous` or `iresnet`.
+    - `flow` is the name of a flow, as in `viscos train`: `continuous`, `iresnet`, `planar` and others.
     - `max_steps` is the length of a phase of training, of which there are a few.
     - `draws` is the number of draws, in antithetic pairs, whose mean `transform` gives.
     - `calibrate` holds a tenth of the known cells out of the training, or where there are few a fifth in turn, and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -138,7 +139,7 @@ class Conditional(Approximation):
         return self.terms.values(self.completions(n).draws)
 
     def completions(self, n: int = 1, *, antithetic: bool = False) -> Completions:
-        """n new draws as the model has them, in tensors, with their latents and the solver's verdicts."""
+        """n new draws with their latents and the solver's verdicts: all as the model has them, tensors in its units."""
         n = count(n, "the number of draws")
         first, self._drawn = self._drawn, self._drawn + n
         return self.completed(n, "item", first, antithetic=antithetic)
@@ -208,10 +209,13 @@ class Conditional(Approximation):
 
         These do not count among those of `sample`. Log-determinants are exact for items of up to `exact_below`
         entries (the flow's `dense_below`, if that is less), which costs a product with the Jacobian for each entry of
-        each draw; beyond, the mean of two estimates, whose error the diagnosis says. Its bound is for data as the model
-        takes them.
+        each draw; beyond, the mean of two estimates, whose error the diagnosis says.
         """
-        return propose(self, count(draws, "the number of draws"), exact_below).diagnosis()
+        return self._in_units(propose(self, count(draws, "the number of draws"), exact_below).diagnosis())
+
+    def _in_units(self, found: Diagnosis) -> Diagnosis:
+        bound, evidence = (self.terms.of_units(v, self.batch.observed) for v in (found.bound, found.evidence))
+        return replace(found, bound=bound, evidence=evidence)
 
     def refine(self, method: str = "imh", n: int = 1, *, proposals: int | None = None) -> Refined:
         """n draws (n, B, …) of the flow's exact conditional, of which q makes the `proposals` for each item.
@@ -221,7 +225,6 @@ class Conditional(Approximation):
 
         By `sir`, importance resampling, or `imh`, independence Metropolis–Hastings (`viscos.inference.refine`): the
         more proposals, the closer; by default 32 for each draw, and 256 at least. The same call gives the same draws.
-        As `completions`, these are tensors in the model's units; `terms.values` makes them the caller's.
         Warns of items for which the proposals do not serve. Raises `InputError` for items that are too large for
         exact weights.
         """
@@ -235,7 +238,8 @@ class Conditional(Approximation):
             why = f"first: item {first[0]}, {first[1]}"
             cure = "fit q, or take more proposals (neither reaches other completions of a latent)"
             warnings.warn(f"refined draws of {of} are doubtful ({why}): {cure}", stacklevel=2)
-        return found
+        draws, mean = self.terms.values(found.draws), self.terms.values(found.mean())
+        return replace(found, draws=draws, expected=mean, diagnosis=self._in_units(found.diagnosis))
 
 
 def check_partition(partition: str, posterior: Posterior) -> None:

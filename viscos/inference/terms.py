@@ -46,9 +46,13 @@ class Terms:
 
     def log_density(self, v: Tensor, mask: Tensor) -> Values:
         """Log-densities (…, B) over the entries that `mask` (B, …) marks."""
-        if self.scale is not None:
-            v = v.double() - torch.where(mask, self.scale.to(v.device).log(), 0).flatten(1).sum(1)
-        return self._out(v)
+        return self._out(self.of_units(v, mask))
+
+    def of_units(self, v: Tensor, mask: Tensor) -> Tensor:
+        """The same as tensors, whatever the caller gave."""
+        if self.scale is None:
+            return v
+        return v.double() - torch.where(mask, self.scale.to(v.device).log(), 0).flatten(1).sum(1)
 
     def plain(self, v: Tensor) -> Values:
         """Numbers without a unit."""

@@ -37,6 +37,8 @@ def condition_run(
     **settings: Any,
 ) -> Conditional:
     """`viscos.condition` of a run's flow, see `viscos.runs.trained.Trained.condition`."""
+    if posterior == "amortised":  # as the command line calls it
+        posterior = "network"
     if posterior == "network" and network is None:
         raise InputError("this run has no inference network; take posterior='householder', and fit it")
     if posterior in ("auto", "network"):

@@ -127,9 +127,9 @@ class Trained(Saved):
         learnt by its logarithm an entry of logarithms (`scaling.scheme.encode` makes entries, `decode` numbers).
 
         `posterior` is `auto`, the inference network that was taught with the flow, or if there is none `householder`;
-        `network`; or as in `viscos.condition`. A posterior of each item begins where the network has it, or at the
-        completion of the run's Gaussian; `fit` goes on from there. With `denoise` the noise of training is taken off
-        draws, where the flow can. The rest is as in `viscos.condition`.
+        `network` or `amortised`, that network; or as in `viscos.condition`. A posterior of each item begins where the
+        network has it, or at the completion of the run's Gaussian; `fit` goes on from there. With `denoise` the noise
+        of training is taken off draws, where the flow can. The rest is as in `viscos.condition`.
 
         Raises `InputError` for values out of the run's units, columns that are not there, and what does not fit.
 

@@ -74,7 +74,7 @@ def trained_on_rows(
 ) -> tuple[Model, Gaussian, FlowImputer]:
     """What `viscos train dataset=table` makes of standardised rows (N, d) by its own settings, in phases of `steps`.
 
-    Returns the model, the Gaussian of the rows and what completes them. Raises `InputError` for another flow.
+    Returns the model, the Gaussian of the rows and what completes them. Raises `InputError` for an unknown flow.
     """
     cfg = _settings()
     batches = math.ceil(len(data) / cfg["batch_size"])
