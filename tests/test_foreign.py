@@ -722,6 +722,15 @@ def test_only_the_command_line_names_a_factory(folder):
     assert "factories" not in sys.modules
 
 
+def test_a_function_without_a_gradient_is_told_from_one_with_a_single_one():
+    def doubled(y):
+        with torch.no_grad():
+            return 2 * y, y.new_full((len(y),), 3 * math.log(2))
+
+    with pytest.raises(InputError, match="carries no gradient; conditioning differentiates it"):
+        viscos.flows.wrap(doubled, (3,)).log_prob(torch.zeros(2, 3))
+
+
 def test_a_flow_that_is_wrapped_stays_as_it_was():
     flow = Flow([Affine((3,))])
     assert viscos.flows.wrap(flow, (3,)).shape == (3,) and flow.shape is None

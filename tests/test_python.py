@@ -277,6 +277,36 @@ def test_a_data_frame_has_the_runs_categories_by_their_names():
         run.condition(pd.DataFrame({"on": [1], "kind": ["huge"], "size": [2.0]}))
 
 
+def test_arrays_may_have_a_number_for_each_column_of_the_run():
+    """A category of three levels has three entries; the mask may be of columns or entries."""
+    scheme = Scheme((Column("size"), Column("kind", levels=("high", "low", "mid"))))
+    run = run_of(AffineFlow(4), scaling=Scaling(scheme, torch.zeros(4), torch.ones(4)), shape=(4,))
+    entries = np.array([[2.0, 0, 1, 0], [NAN, 0, 0, 1], [3.5, NAN, NAN, NAN]])
+    columns = np.array([[2.0, 1], [NAN, 2], [3.5, NAN]])
+    of_entries = run.condition(entries)
+    for given in (columns, torch.tensor(columns), columns.tolist()):
+        q = run.condition(given)
+        assert np.array_equal(q.terms.given.numpy(), entries, equal_nan=True)
+        assert np.allclose(q.mean(4), of_entries.mean(4))
+    mask = ~np.isnan(columns)
+    for known in (mask, ~np.isnan(entries)):
+        assert np.array_equal(run.condition(np.nan_to_num(columns), known).terms.observed.numpy(), ~np.isnan(entries))
+    with pytest.raises(InputError, match=r"column 'size' must be a tensor or an array of numbers, .* that holds '2'"):
+        run.condition(pd.DataFrame({"size": ["2", "3"], "kind": ["low", "mid"]}, dtype=object))
+
+
+def test_a_run_is_named_in_a_line():
+    assert repr(run_of(AffineFlow(4), shape=(4,))).endswith("items of 4)") and len(repr(run_of(AffineFlow(4)))) < 100
+
+
+def test_results_have_no_gradient_in_the_observation():
+    """Its observed entries would have one of 1, and what depends on them none: no gradient rather than a wrong one."""
+    y = torch.tensor(ROWS).requires_grad_(True)
+    q = viscos.condition(AffineFlow(3), y, posterior="diagonal").fit(2)
+    for values in (q.sample(2), q.mean(4), q.std(4), q.quantile(0.5, 4), q.bound(2), q.log_prob(q.mean(4))):
+        assert not values.requires_grad
+
+
 def framed(scheme: Scheme, **columns) -> list[list[float]]:
     """What a run over a table takes of a data frame, as numbers of its columns."""
     d = len(scheme.entries)

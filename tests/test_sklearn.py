@@ -146,7 +146,8 @@ def test_a_pipeline_is_cross_validated():
 @pytest.mark.parametrize(
     ("settings", "table", "words"),
     [
-        ({"max_steps": 0}, ROWS, "max_steps is 0"),
+        ({"max_steps": 0}, ROWS, "max_steps must be a whole number, 1 or more, got 0"),
+        ({"max_steps": 2.5}, ROWS, "max_steps must be a whole number, 1 or more, got 2.5"),
         ({"min_value": [0, 0]}, ROWS, r"min_value has the shape \(2,\); give one number, or one for each of the 3"),
         ({"min_value": [0, 1, 0], "max_value": 1}, ROWS, "min_value is 1 and max_value 1 for column x1"),
         ({"max_value": NAN}, ROWS, "max_value nan for column x0"),
@@ -158,6 +159,16 @@ def test_a_pipeline_is_cross_validated():
 def test_refusals(settings, table, words):
     with pytest.raises(ValueError, match=words):
         FlowImputer(**SHORT | settings).fit(table)
+
+
+def test_the_callers_default_precision_does_not_matter(fitted):
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = FlowImputer(max_steps=20, random_state=0).fit(ROWS)
+        assert np.array_equal(again.transform(ROWS), fitted.transform(ROWS))
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_refused_numbers_of_samples(fitted):

@@ -18,7 +18,7 @@ from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.layers.whitening import Whitening
 from viscos.imputers import Cost, Imputer, NeighboursImputer
-from viscos.imputers.stacked import HeldOut, StackedImputer, folds
+from viscos.imputers.stacked import HeldOut, StackedImputer, cells_of, folds
 from viscos.inference import Completions
 from viscos.runs import checkpoint
 
@@ -41,6 +41,12 @@ class Constant(Imputer):
     def best_mean(self, batch, draws, seed=0):
         filled = batch.filled(torch.full_like(batch.values, self.number))
         return Completions.exact(filled[None], filled)
+
+
+def held_out(truth, means, draws, counts=None, graded=None):
+    """Cells of numbers, unless it is said."""
+    counts = torch.ones(len(truth)) if counts is None else counts
+    return HeldOut(truth, means, draws, counts, torch.ones(len(truth), dtype=torch.bool) if graded is None else graded)
 
 
 class Parts:
@@ -119,16 +125,16 @@ def test_weights_are_the_best_convex_ones():
     noise /= noise.square().mean(0).sqrt()
 
     def weights(means):
-        return HeldOut(truth, means, torch.zeros(2, len(truth))).weights()
+        return held_out(truth, means, torch.zeros(2, len(truth))).weights()
 
     # Independent errors of variances 1 and 4: weights in the ratio of 4 to 1, where they are to sum to 1.
     means = 10 * truth[:, None] + noise * torch.tensor([1.0, 2.0])
-    found = HeldOut(10 * truth, means, torch.zeros(2, 4000)).weights()
+    found = held_out(10 * truth, means, torch.zeros(2, 4000)).weights()
     assert found.tolist() == pytest.approx([0.8, 0.2], abs=0.01)
     assert weights(truth[:, None] + noise).sum() < 0.8  # shrunk to 0, as errors are as large as what is told
     assert weights(torch.stack([truth, noise[:, 0]], 1)).tolist() == pytest.approx([1, 0], abs=1e-4)
     assert weights(-truth[:, None]).tolist() == pytest.approx([0], abs=1e-4)
-    assert HeldOut(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [1, 0]
+    assert held_out(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(("spread", "off", "count"), [(1.0, 0.0, 64), (0.5, 0.0, 400), (2.0, 0.0, 400), (1.0, 3.0, 64)])
@@ -137,12 +143,38 @@ def test_the_width_makes_intervals_cover(spread, off, count):
     g = torch.Generator().manual_seed(0)
     truth = torch.randn(4000, generator=g)
     draws = off + spread * torch.randn(count, 4000, generator=g)
-    held = HeldOut(truth, torch.full((4000, 1), off), draws)
+    held = held_out(truth, torch.full((4000, 1), off), draws)
     assert held.width(torch.zeros(1)) == pytest.approx(1 / spread, rel=0.04)
 
 
+def test_a_category_counts_as_one_cell_and_has_no_part_in_the_width():
+    """Of 600 rows with a number and a category of thirty entries, the number says how wide draws are."""
+    g = torch.Generator().manual_seed(0)
+    numbers, levels = torch.randn(600, 1, generator=g), torch.randint(30, (600,), generator=g)
+    values = torch.cat([numbers, torch.nn.functional.one_hot(levels, 30).float()], 1)
+    groups = [0, *[1] * 30]
+    data = IncompleteData(values, torch.ones_like(values, dtype=torch.bool), groups=groups)
+    sparser = IncompleteData(values, torch.zeros_like(values, dtype=torch.bool), groups=groups)
+
+    class Drawn(Constant):
+        def impute(self, batch, draws=1, seed=0, purpose="item"):
+            noise = torch.randn(draws, *batch.values.shape, generator=torch.Generator().manual_seed(1))
+            noise[..., 1:] *= 1e-3
+            return Completions.exact(0.5 * noise, torch.zeros_like(batch.values))
+
+    found = HeldOut.of([Drawn(0.0)], data, sparser, 0)
+    assert found.cells == cells_of(data.observed, data) == 1200 and len(found.truth) == 600 * 31
+    squares = (numbers.square().sum() + values[:, 1:].square().sum() / 30) / 1200
+    assert found.error(torch.zeros(1)) == pytest.approx(float(squares.sqrt()), rel=1e-5)
+    assert found.width(torch.zeros(1)) == pytest.approx(2, rel=0.15)
+    truth, two = torch.tensor([1.0] * 10 + [-1.0] * 30), torch.zeros(2, 40)
+    counts = torch.tensor([1.0] * 10 + [0.1] * 30)
+    shares = held_out(truth, torch.full((40, 1), 1.0), two, counts).weights()
+    assert shares.tolist() == pytest.approx([(10 - 3) / 13], abs=1e-4), "thirty entries of three cells"
+
+
 def test_the_width_of_few_cells_is_the_spread_that_there_is():
-    assert HeldOut(torch.ones(8), torch.zeros(8, 1), torch.zeros(5, 8)).width(torch.zeros(1)) == 1
+    assert held_out(torch.ones(8), torch.zeros(8, 1), torch.zeros(5, 8)).width(torch.zeros(1)) == 1
 
 
 def test_a_stack_completes_by_its_weights():
@@ -231,7 +263,7 @@ def test_a_batch_counts_as_finished_by_the_same_shares_and_imputers_alone():
 def test_a_cell_of_which_one_draw_failed_counts_for_the_width():
     draws = torch.linspace(-1, 1, 41)[:, None].expand(41, 100).clone()
     draws[20, :50] = NAN
-    held = HeldOut(torch.full((100,), 0.5), torch.zeros(100, 1), draws)._finite()
+    held = held_out(torch.full((100,), 0.5), torch.zeros(100, 1), draws)._finite()
     assert len(held.truth) == 100 and held.width(torch.zeros(1)) == pytest.approx(0.5 / 0.945, rel=0.003)
 
 

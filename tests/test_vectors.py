@@ -409,3 +409,14 @@ def test_a_column_whose_squares_overflow_is_named():
     data = Vectors("t", values, None, 0, columns=("small", "huge"))
     with pytest.raises(InputError, match=r"column 'huge' holds values as large as 2e\+300, beyond single precision"):
         Scaling.fit(data, torch.ones(3, 2, dtype=torch.bool))
+
+
+def test_a_level_that_was_never_seen_is_of_the_size_of_the_others():
+    """Of a cell that has it all the same, a hundred deviations would outweigh all else."""
+    scheme = Scheme((Column("x"), Column("kind", levels=("a", "b", "c"))))
+    values = torch.tensor([[0.0, 1, 0, 0], [1.0, 0, 1, 0], [2.0, 1, 0, 0], [3.0, 0, 0, 1]], dtype=torch.float64)
+    data = Vectors("t", values, None, 0, columns=scheme.entries, scheme=scheme)
+    observed = torch.ones(4, 4, dtype=torch.bool)
+    observed[3, 1:] = False
+    scaling = Scaling.fit(data, observed)
+    assert scaling.standardise(values)[3, 3] == 1 and "kind=c" in scaling.constant

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.rows import completing
 from viscos.core.batch import Incomplete, incomplete
+from viscos.core.counts import count
 from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling
@@ -22,6 +25,17 @@ from viscos.data.vectors import Vectors
 from viscos.inference import Completions
 
 _ROWS = 500  # that are completed together
+
+
+@contextmanager
+def _single_precision() -> Iterator[None]:
+    """What torch makes meanwhile is of single precision, as rows are, whatever the caller's default is."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class FlowImputer(TransformerMixin, BaseEstimator):
@@ -78,6 +92,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         self.keep_empty_features, self.add_indicator = keep_empty_features, add_indicator
         self.random_state, self.verbose = random_state, verbose
 
+    @_single_precision()
     def fit(self, X: Any, y: Any = None) -> FlowImputer:
         """Trains on the rows X (n, columns), NaN in the holes; `y` is ignored. Returns itself.
 
@@ -85,8 +100,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         that are not one to a column, or leave a column no values.
         """
         X = self._checked(X, fit=True)
-        if self.max_steps < 1 or self.draws < 1:
-            raise InputError(f"max_steps is {self.max_steps} and draws {self.draws}; give 1 or more of each")
+        steps, _ = count(self.max_steps, "max_steps"), count(self.draws, "draws")
         self._limits = self._limits_of_columns()
         known = ~np.isnan(X)
         self.kept_ = known.any(0)
@@ -101,12 +115,13 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             torch.manual_seed(self._seed)  # layers draw their first weights from torch's own generator
             self.model_, self.gaussian_, self._method = completing(
-                data, self.flow, self.max_steps, self._seed, self.verbose > 0, self.calibrate
+                data, self.flow, steps, self._seed, self.verbose > 0, self.calibrate
             )
         shares = zip(self._method.imputers, self._method.weights.tolist(), strict=True)
         self.shares_, self.width_ = {imputer.name: share for imputer, share in shares}, self._method.width
         return self
 
+    @_single_precision()
     def transform(self, X: Any) -> np.ndarray:
         """X with the mean of the draws in its holes (n, columns), and indicators if there are any."""
         X = self._checked(X)
@@ -115,6 +130,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         means = [self._method.best_mean(rows, self.draws, self._seed).mean() for rows in self._batches(X, numbers)]
         return self._appended(X, self._filled(X, means)[0])
 
+    @_single_precision()
     def sample(self, X: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
         """n completions of X (n, rows, columns), each with one joint draw in the holes of a row: multiple imputations.
 

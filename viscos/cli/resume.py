@@ -35,8 +35,7 @@ EARLIER: dict[str, dict[str, Any]] = {
         "verbosity": "normal",
         "temper": 0,
         "imputed_weight": 1.0,
-    },
-    "impute": {"dataset": None},
+    }
 }
 """What runs did that were begun before there was a setting for it, and so do not have it among theirs. Not null, where
 that stands for something else now."""

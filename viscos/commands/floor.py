@@ -13,7 +13,7 @@ import torch
 from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
-from viscos.imputers.stacked import DRAWS, LEAST, HeldOut, StackedImputer
+from viscos.imputers.stacked import DRAWS, LEAST, HeldOut, StackedImputer, cells_of
 
 FLOW, MEAN, NEIGHBOURS = "viscos", "mean", "knn"
 STACKED = (FLOW, "gaussian", NEIGHBOURS)
@@ -30,21 +30,21 @@ def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict
     And the shares in the mean, and the width of draws, that suit those cells. None where there are fewer than 20.
     """
     rows = (train.known & ~data.observed).any(1).nonzero().flatten()[:ROWS]
-    known = IncompleteData(train.values[rows], train.known[rows])
+    groups = None if data.groups is None else data.groups.tolist()
+    known = IncompleteData(train.values[rows], train.known[rows], groups=groups)
     sparser = IncompleteData(data.values[rows], data.observed[rows])
-    cells = int((known.observed & ~sparser.observed).sum())
-    if cells < LEAST:
+    if (cells := cells_of(known.observed & ~sparser.observed, known)) < LEAST:
         return None
     imputers = [parts.imputer(described_by(name)) for name in STACKED]
     found = HeldOut.of(imputers, known, sparser, seed, parts.device)
-    if len(found.truth) < LEAST:
+    if found.cells < LEAST:
         return None
     weights = found.weights()
     rmse = dict(zip(STACKED, (found.error(one) for one in torch.eye(len(STACKED))), strict=True))
     rmse |= {MEAN: found.error(torch.zeros(len(STACKED)))}
     return {
-        "cells": len(found.truth),
-        "failed_cells_left_out": cells - len(found.truth),
+        "cells": found.cells,
+        "failed_cells_left_out": cells - found.cells,
         "rmse": rmse,
         "best": min(rmse, key=lambda name: (rmse[name], name != FLOW)),
         "shares": dict(zip(STACKED, weights.tolist(), strict=True)),

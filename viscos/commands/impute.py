@@ -77,13 +77,25 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         runs.save_config(job.run_dir, job.settings | {"resume": None})
     with resumable("impute", job.run_dir, lambda: runs.has_shards(job.run_dir)), ExitStack() as opened:
         log = opened.enter_context(Log(job.run_dir)) if first else None
-        with held() as interrupted:
+        with held(_said_once()) if first else held() as interrupted:
             for each in passes:
                 _batches(each, devices, log, interrupted)
         if log is not None:
             _save(job, again, [joined(each.shards.all(each.starts)) for each in passes], log)
             passes[0].shards.remove()
     return {}
+
+
+def _said_once() -> Callable[[int], None]:
+    """Says at the first signal why the run does not end at once: a batch may take long, and has to be whole."""
+    told = list[int]()
+
+    def hear(number: int) -> None:
+        if not told:
+            say("ending after this batch; Ctrl-C again ends at once, without it", "quiet")
+        told.append(number)
+
+    return hear
 
 
 def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:

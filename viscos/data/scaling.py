@@ -71,7 +71,10 @@ class Scaling:
         constant = (low == high) | (scale == 0)
         size = torch.where(center == 0, 1.0, center.abs())
         names = tuple(name for name, same in zip(data.columns, constant.tolist(), strict=True) if same)
-        scale = torch.where(constant, _CONSTANT * size, scale)
+        groups = torch.tensor(scheme.groups)
+        # One of several entries of a category: a level that was never seen, which a test cell may have all the same.
+        level = (groups[:, None] == groups).sum(1) > 1
+        scale = torch.where(constant, torch.where(level, 1.0, _CONSTANT * size), scale)
         return cls(scheme, center, scale, names, *_bounds(scheme, low, high), torch.stack([low, high]))
 
     @property

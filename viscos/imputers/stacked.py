@@ -102,6 +102,10 @@ class HeldOut:
     """(cells, imputers)."""
     draws: Tensor
     """Of the first imputer (draws, cells)."""
+    counts: Tensor
+    """What each counts (cells,): one, or of a category that has several entries its share."""
+    graded: Tensor
+    """Whether the entry takes more than two values (cells,), so that an interval means something; bool."""
 
     @classmethod
     def of(
@@ -113,29 +117,39 @@ class HeldOut:
         device: torch.device | str = "cpu",
     ) -> HeldOut:
         """Those that `data` (N, d) know and `sparser` hides; the imputers were fitted to the latter, on a device."""
-        held = data.observed & ~sparser.observed
+        held, (counts, graded) = data.observed & ~sparser.observed, _kinds(data)
         found = []
         for rows in held.any(1).nonzero().flatten().split(_ROWS):
             batch, cells = sparser.batch(rows).to(device), held[rows]
             means = [imputer.best_mean(batch, DRAWS, seed).mean().cpu()[cells] for imputer in imputers]
             drawn = imputers[0].impute(batch, _WIDTH_DRAWS, seed, "held out").draws.cpu()[:, cells]
-            found.append((data.values[rows][cells], torch.stack(means, -1), drawn))
-        truth, means_, draws = zip(*found, strict=True)
-        return cls(torch.cat(truth), torch.cat(means_), torch.cat(draws, 1))._finite()
+            kinds = (kind.expand_as(cells)[cells] for kind in (counts, graded))
+            found.append(cls(data.values[rows][cells], torch.stack(means, -1), drawn, *kinds)._finite())
+        return cls.joined(found)
 
     @classmethod
     def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
         """The cells of all of them."""
-        truth, means = torch.cat([part.truth for part in parts]), torch.cat([part.means for part in parts])
-        return cls(truth, means, torch.cat([part.draws for part in parts], 1))
+        truth, means, counts, graded = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "means", "counts", "graded")
+        )
+        return cls(truth, means, torch.cat([part.draws for part in parts], 1), counts, graded)
 
     def _finite(self) -> HeldOut:
-        ok = self.means.isfinite().all(1) & self.draws.isfinite().any(0)
-        return HeldOut(self.truth[ok], self.means[ok], self.draws[:, ok])
+        return self._at(self.means.isfinite().all(1) & self.draws.isfinite().any(0))
+
+    def _at(self, some: Tensor) -> HeldOut:
+        return HeldOut(self.truth[some], self.means[some], self.draws[:, some], self.counts[some], self.graded[some])
+
+    @property
+    def cells(self) -> int:
+        """How many cells of a table they are."""
+        return round(float(self.counts.sum()))
 
     def error(self, weights: Tensor) -> float:
         """The RMSE of a mean that the imputers share."""
-        return float((self.means @ weights - self.truth).double().square().mean().sqrt())
+        squares = (self.means @ weights - self.truth).double().square()
+        return float(((self.counts * squares).sum() / self.counts.sum()).sqrt())
 
     def weights(self) -> Tensor:
         """The convex combination of means, and of 0, with the least squared error (imputers,), as in stacked regression
@@ -146,17 +160,20 @@ class HeldOut:
         if not cells:
             return torch.eye(imputers)[0]
         heavy = 1e3 * math.sqrt(cells)  # of the equation that says that the weights, with that of 0, sum to 1
-        A = np.zeros((cells + 1, imputers + 1))
-        A[:-1, :-1], A[-1] = self.means.double().numpy(), heavy
-        found, _ = nnls(A, np.append(self.truth.double().numpy(), heavy))
+        A, share = np.zeros((cells + 1, imputers + 1)), self.counts.double().sqrt()
+        A[:-1, :-1], A[-1] = (share[:, None] * self.means).numpy(), heavy
+        found, _ = nnls(A, np.append((share * self.truth).numpy(), heavy))
         return torch.from_numpy(found[:-1]).float()
 
     def width(self, weights: Tensor) -> float:
         """The factor of the draws' spread by which their central intervals, moved to the combined mean, cover `LEVEL`.
 
         The rank is that of split-conformal prediction (Lei et al., 2018) with intervals that are scaled; the cells are
-        those that the weights were fitted to, of which there are far more. 1 for too few cells.
+        those that the weights were fitted to, of which there are far more. Numbers alone count where there are any: an
+        interval of a category's 0 and 1 says nothing, and is often of no width. 1 for too few cells.
         """
+        if bool(self.graded.any()) and not bool(self.graded.all()):
+            return self._at(self.graded).width(weights)
         cells = len(self.truth)
         rank = math.ceil((cells + 1) * LEVEL)
         if rank > cells:
@@ -165,6 +182,20 @@ class HeldOut:
         low, high = quantiles(self.draws, torch.tensor([1 - LEVEL, 1 + LEVEL]) / 2)
         reach = torch.where(away > 0, high - centre, centre - low).clamp_min(1e-6)
         return min(max(float((away.abs() / reach).sort().values[rank - 1]), _NARROW), _WIDE)
+
+
+def cells_of(held: Tensor, data: IncompleteData) -> int:
+    """How many cells of a table the entries are that `held` (N, d) marks; a category has several."""
+    return round(float((held * _kinds(data)[0]).sum()))
+
+
+def _kinds(data: IncompleteData) -> tuple[Tensor, Tensor]:
+    """What a cell of each entry (d,) counts, and whether the entry takes more than two values (d,), bool."""
+    d = data.values.shape[1]
+    groups = torch.arange(d) if data.groups is None else data.groups
+    counts = 1 / (groups[:, None] == groups).sum(1).float()
+    seen = (data.values[data.observed[:, k], k] for k in range(d))
+    return counts, torch.tensor([len(values.unique()) > 2 for values in seen])
 
 
 def folds(data: IncompleteData, share: float, seed: int) -> Iterator[IncompleteData]:

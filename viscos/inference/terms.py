@@ -75,7 +75,7 @@ def taken(
     What is no tensor, or has a `scaling` (center, scale), goes over to dtype and device of `like`, the flow's.
     Raises `InputError` for what holds no numbers, and for a mask that is none of these items'.
     """
-    array, given = not isinstance(y, Tensor), as_tensor(y, "y")
+    array, given = not isinstance(y, Tensor), as_tensor(y, "y").detach()  # no result has a gradient in the observation
     if (array or scaling is not None) and not given.is_floating_point():
         given = given.double()  # completions of whole numbers are none
     mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
@@ -99,7 +99,17 @@ def as_tensor(value: Values, name: str) -> Tensor:
             array = array.astype(float)
         return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}") from error
+        strange = next((cell for cell in np.asarray(value, dtype=object).flat if not _is_number(cell)), None)
+        of = "" if strange is None else f" that holds {strange!r}"
+        raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}{of}") from error
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(cell, str)
 
 
 def _moments(scaling: tuple[Values, Values], given: Tensor) -> tuple[Tensor, Tensor]:

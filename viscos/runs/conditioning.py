@@ -44,7 +44,7 @@ def condition_run(
     if posterior in ("auto", "network"):
         posterior = network or "householder"
     if scaling is not None:
-        y = _entries(y, scaling.scheme)
+        y, observed = _entries(y, scaling.scheme), _known(observed, scaling.scheme)
         settings["scaling"] = (scaling.center, scaling.scale)
     shape = flow.shape or ()
     if len(shape) == 3:
@@ -64,9 +64,12 @@ def condition_run(
 
 
 def _entries(y: Values, scheme: Scheme) -> Values:
-    """The entries (B, d) of the run's columns, in its order, if `y` is a data frame; anything else holds entries."""
+    """The entries (B, d) of the run's columns, in its order, of a data frame or of numbers, one a column (B, columns).
+
+    Anything else holds entries.
+    """
     if not hasattr(y, "columns"):
-        return y
+        return _encoded(y, scheme)
     there = [str(name) for name in y.columns]
     for name in scheme.names:
         if name not in there:
@@ -75,6 +78,24 @@ def _entries(y: Values, scheme: Scheme) -> Values:
             raise InputError(f"the table has no column {name!r}, it has {', '.join(there)}{meant}")
     numbers = [_numbers(column, list(y[y.columns[there.index(column.name)]])) for column in scheme.columns]
     return scheme.encode(torch.from_numpy(np.stack(numbers, 1))).numpy()
+
+
+def _encoded(y: Values, scheme: Scheme) -> Values:
+    values = as_tensor(y, "y")
+    if len(scheme.columns) == len(scheme.entries) or values.shape[-1:] != (len(scheme.columns),):
+        return y
+    encoded = scheme.encode(values.double().cpu())
+    return encoded.to(y) if isinstance(y, torch.Tensor) else encoded.numpy()
+
+
+def _known(observed: Values | None, scheme: Scheme) -> Values | None:
+    """What is observed of the entries (…, d), of a mask of them or of the columns (…, columns)."""
+    if observed is None:
+        return None
+    mask = as_tensor(observed, "observed")
+    if len(scheme.columns) == len(scheme.entries) or mask.shape[-1:] != (len(scheme.columns),):
+        return observed
+    return mask[..., list(scheme.groups)]
 
 
 def _numbers(column: Column, cells: list[Any]) -> np.ndarray:

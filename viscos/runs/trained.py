@@ -39,13 +39,17 @@ _SETTINGS: _Kinds = {"flow": (dict,), "posterior": (dict, _NONE), "classifier": 
 _FURTHER: _Kinds = {"dataset": (dict,), "mask": (dict, _NONE), "seed": (int,), "train_items": (int, _NONE)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Saved:
     """What a run has left of its training."""
 
     cfg: dict[str, Any]
     state: dict[str, Any]
     path: Path
+
+    def __repr__(self) -> str:
+        items = " × ".join(map(str, self.state["shape"]))
+        return f"{type(self).__name__}({str(self.path)!r}, items of {items})"
 
     @cached_property
     def gaussian(self) -> Gaussian | None:
@@ -100,7 +104,7 @@ class Saved:
         return standardised(data, self.scaling)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(Saved):
     """A model read back from a checkpoint: `model.flow`, `model.posterior`, `model.classifier`."""
 
@@ -124,7 +128,8 @@ class Trained(Saved):
         `y` (B, …) and `observed` are as in `viscos.condition`: tensors or arrays, NaN where hidden. Images are of
         values in [0, 1]. Rows of a table are in the table's own units, and so is what comes back; of a data frame the
         run's columns are taken by name. A column of more than two categories is an entry for each of them, one that was
-        learnt by its logarithm an entry of logarithms (`scaling.scheme.encode` makes entries, `decode` numbers).
+        learnt by its logarithm an entry of logarithms (`scaling.scheme.encode` makes entries, `decode` numbers). An
+        array may have a number for each column instead, and so may a mask, where the entries are more than the columns.
 
         `posterior` is `auto`, the inference network that was taught with the flow, or if there is none `householder`;
         `network` or `amortised`, that network; or as in `viscos.condition`. A posterior of each item begins where the
@@ -160,7 +165,7 @@ class Trained(Saved):
         return replace(data, values=data.values.to(like.dtype))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Fitted(Saved):
     """Another imputer that has learnt, read back from a checkpoint."""
 

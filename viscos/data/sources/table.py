@@ -311,7 +311,8 @@ def _like_numbers(cells: np.ndarray, dialect: Dialect) -> bool:
 def _refuse(source: Sheet, name: str, row: int, format: str = "") -> None:
     cell = str(source.cells(name)[row])
     what = f"no date like {format}" if format else "no finite number"
-    advice = "" if format else source.dialect.advice(cell)
+    advice = source.dialect.advice(cell) or f"if it is a category, say {typed('dataset.categories', [name])}"
+    advice = "" if format else advice
     raise InputError(
         f"{source.path}: column {name!r} holds {cell!r} in row {row + 1}, which is {what}; "
         + (f"{advice}, or " if advice else "")

@@ -151,6 +151,13 @@ def _examine_derivatives(flow: Foreign, y: Tensor, ladj: Tensor, again: Tensor) 
 def _refuse_once_differentiable(flow: Foreign, y: Tensor) -> None:
     """uᵀ (G v) by differentiating twice must be (Gᵀ u)ᵀ v by differentiating once."""
     u, v = (torch.randn(y.shape, generator=torch.Generator().manual_seed(seed)).to(y) for seed in (2, 3))
+    with torch.enable_grad():
+        x = flow(y.detach().requires_grad_(True))
+    if not x.requires_grad:
+        raise InputError(
+            f"what {flow.source.name} returns carries no gradient; conditioning differentiates it, so leave out "
+            "torch.no_grad, detach and numpy"
+        )
     try:
         G = Jacobian(flow, y)
         twice, once = item_dot(u, G.mv(v)), item_dot(G.rmv(u), v)
