@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import json
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import viscos.configs
+import viscos.flows
 from viscos.cli.outline import COMMANDS, choices, outline, overlays, settings
 from viscos.cli.validate import RULES, validate
 from viscos.core.build import build, makes
@@ -178,3 +181,22 @@ def test_a_whole_number_stands_for_a_number():
     validate("train", cfg)
     with pytest.raises(InputError, match=r"missing=1\.01"):
         validate("train", cfg | {"missing": 1.01})
+
+
+def test_where_defaults_in_python_differ_the_page_on_flows_says_so():
+    """Only there: what a function does without being told is otherwise what its YAML file says."""
+    differ = {}
+    for file in sorted((FOLDER / "flow").glob("*.yaml")):
+        said = yaml.safe_load(file.read_text(encoding="utf-8"))
+        made = getattr(viscos.flows, said.pop("_target_", "").rpartition(".")[2], None)
+        if getattr(made, "__name__", None) != file.stem:
+            continue
+        for name, parameter in inspect.signature(made).parameters.items():
+            default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+            if name in said and not isinstance(said[name], dict) and default not in (said[name], parameter.empty):
+                differ.setdefault(file.stem, {})[name] = said[name]
+    words = {flow: ", ".join(f"{k}={json.dumps(v)}" for k, v in each.items()) for flow, each in differ.items()}
+    words = {flow: text.replace("true", "True") for flow, text in words.items()}
+    page = (Path(__file__).parents[1] / "docs" / "flows.md").read_text(encoding="utf-8")
+    assert set(words) == {"continuous", "iresnet", "glow"}
+    assert all(f"`{flow}(shape, {text})`" in page for flow, text in words.items())

@@ -182,8 +182,8 @@ def test_what_another_imputer_leaves_alone():
         "mask metrics missing precision resume scale seed test_items threads train_items verbosity"
     )
     completing = (
-        "allow batch_size check checkpoint decimal delimiter denoise device devices draws encoding flow holes imputer "
-        "input items mask missing overwrite refine resume seed thousands threads verbosity window"
+        "allow batch_size check checkpoint dataset decimal delimiter denoise device devices draws encoding flow holes "
+        "imputer input items mask missing overwrite refine resume seed thousands threads verbosity window"
     )
     for command, taken, found in (("train", learning, of_fitting()), ("impute", completing, of_another_imputer())):
         page = outline(command)

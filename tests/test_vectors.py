@@ -120,7 +120,11 @@ def test_arrays_as_tables():
 @pytest.mark.parametrize(
     ("text", "settings", "says"),
     [
-        ("a,b\n1,2\n1,x\n", {}, "column 'b' holds 'x' in row 2, which is no finite number; leave the column out"),
+        (
+            "a,b\n1,2\n1,x\n",
+            {},
+            "column 'b' holds 'x' in row 2, which is no finite number; if it is a category, say dataset.categories=[b]",
+        ),
         ("a,b\n1,2\n1,inf\n", {}, "column 'b' holds 'inf' in row 2"),
         ("a,b\n1,\n1,NaN\n", {}, "column 'b' has no values; leave it out, dataset.drop=[b]"),
         ("a,b\n1,2\n", {}, "has 1 row; a training and a test split need at least 2"),
