@@ -163,3 +163,6 @@ def test_a_mask_or_a_whole_table_is_not_measured_so(table, capsys):  # noqa: F81
     said = capsys.readouterr().out
     assert "no column with holes has a known cell to hide" in said
     assert "column 'fine' holds -999 in row 1, far from all of training" in said and "holes=[-999]" in said
+    ran("impute", *words, "verbosity=quiet")
+    quiet = capsys.readouterr().out.splitlines()
+    assert "column 'fine' holds -999" in quiet[0] and len(quiet) <= 3, "what went wrong, and where the results are"

@@ -10,7 +10,7 @@ from viscos import runs
 from viscos.commands.assemble.evaluation import Evaluation, evaluation
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
-from viscos.core.progress import say
+from viscos.core.progress import note, say
 from viscos.imputers import FlowImputer
 from viscos.metrics.simulated import simulated
 from viscos.report.board import Log
@@ -22,8 +22,7 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     """Measures; returns the record that `metrics.json` holds."""
     runs.refuse_taken(cfg["run_dir"], "eval")
     job = evaluation(cfg)
-    for note in job.test.notes:
-        say(note)
+    note(job.test.notes)
     say(hidden_share(job.observed, "test items"))
     if job.idle:
         say(job.idle)

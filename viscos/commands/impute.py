@@ -29,7 +29,7 @@ from viscos.commands.trust import drawn, weighed
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
-from viscos.core.progress import bar, patient_bar, say, set_verbosity
+from viscos.core.progress import bar, note, patient_bar, say, set_verbosity
 from viscos.imputers import Imputer, quiet
 from viscos.inference.conditional import Conditional
 from viscos.inference.partition import refuse_singular
@@ -61,7 +61,8 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
     if not first:
         set_verbosity("quiet")
     job = imputing(cfg, devices.device)
-    _announce(job)
+    if first:
+        _announce(job)
     again = second_pass(job)
     with devices.rank_zero_first():  # it removes what is there of another job
         passes = [Pass(job, Shards(job))]
@@ -121,8 +122,7 @@ def _announce(job: Imputing) -> None:
     """Says what is about to be completed, and how."""
     if job.imputer is None and (line := job.choice.line(job.posterior(job.data.values[:1]))):
         say(line)
-    for note in job.data.notes:
-        say(note)
+    note(job.data.notes)
     say(hidden_share(job.items.observed, "items"))
     if job.idle:
         say(job.idle)

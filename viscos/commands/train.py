@@ -16,7 +16,7 @@ from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
 from viscos.core.errors import InputError
-from viscos.core.progress import say
+from viscos.core.progress import note, say
 from viscos.data.mask_files import save_masks
 from viscos.inference import Completions
 from viscos.report.board import Log
@@ -70,8 +70,7 @@ def _announce(job: Job) -> None:
         say(hidden_share(observed, f"{split} items"))
     if job.idle:
         say(job.idle)
-    for note in job.test.notes:
-        say(note)
+    note(job.test.notes)
     if job.scaling is not None and job.scaling.constant:
         say(f"constant in the training data: {', '.join(job.scaling.constant)}")
 

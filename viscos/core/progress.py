@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
@@ -35,6 +35,12 @@ def say(line: str, least: str = "normal") -> None:
     """Prints a line, or several, unless that is more than this process is to say."""
     if says(least):
         print(line, flush=True)
+
+
+def note(lines: Iterable[str]) -> None:
+    """Prints lines on what was found in the data; of a quiet process the warnings alone."""
+    for line in lines:
+        say(line, "quiet" if line.startswith("warning: ") else "normal")
 
 
 class Bar:
