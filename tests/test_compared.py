@@ -1,6 +1,5 @@
 """The comparison of imputers on one flow: tables and pictures of a record, and the page's from the one that is kept."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from script_loader import loaded
 
 from viscos.report.compared import pictures, table
 
@@ -74,14 +74,10 @@ def test_the_tables_of_the_page_are_those_of_the_record():
 
 
 @pytest.fixture
-def script(monkeypatch):
+def script():
     if not SCRIPT.is_file():
         pytest.skip("the scripts are not beside the tests")
-    spec = importlib.util.spec_from_file_location("compare_imputers", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "compare_imputers", script)  # where its dataclasses look for it
-    spec.loader.exec_module(script)
-    return script
+    return loaded(SCRIPT)
 
 
 def ran(script, monkeypatch, folder, *words):

@@ -1,11 +1,11 @@
 """The benchmark of tables: what is hidden, what the imputers see, and figures with known answers."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from script_loader import loaded
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "tables.py"
@@ -15,10 +15,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="the scripts are no
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("tables", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(SCRIPT)
 
 
 def test_tables_are_complete_and_every_column_varies(script):

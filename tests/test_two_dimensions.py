@@ -1,6 +1,5 @@
 """Draws beside exact conditionals in the plane: distances with known answers, and the page's table from its record."""
 
-import importlib.util
 import json
 import math
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_loader import loaded
 
 from viscos.core.rng import generator
 from viscos.report.conditionals import conditionals, distances, exact_draws, histogram, picture, shown, table
@@ -88,9 +88,7 @@ def script(monkeypatch):
     """The script, by two methods that cost nothing."""
     if not SCRIPT.is_file():
         pytest.skip("the scripts are not beside the tests")
-    spec = importlib.util.spec_from_file_location("two_dimensions", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = loaded(SCRIPT)
     monkeypatch.setattr(script, "methods", lambda *about: dict.fromkeys("ab", lambda batch, n: torch.randn(n, 2, 2)))
     return script
 

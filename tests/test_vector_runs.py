@@ -10,6 +10,7 @@ import math
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
+from viscos.commands.assemble.saved import moved, table_is_there
 from viscos.data.columns import Column, Scheme
 from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
@@ -213,6 +215,17 @@ def test_a_table_that_moved_is_named_again(table, capsys):
         assert "only the place of its data may change" in refused(capsys, "eval", "checkpoint=run", "dataset=moons")
     finally:
         away.rename(path)
+
+
+def test_whether_a_runs_table_is_there(table):
+    run = load_trained(table)
+    older = replace(run, state={key: value for key, value in run.state.items() if key != "rows"})
+    assert table_is_there(run) and table_is_there(older)
+    text = Path(run.cfg["dataset"]["path"]).read_text()
+    Path("grown.csv").write_text(f"{text}5.5,2100,low,-0.3\n")
+    for path, same in (("grown.csv", True), ("gone.csv", False)):
+        assert not table_is_there(moved(run, {"path": path}))
+        assert table_is_there(moved(older, {"path": path})) == same, "which rows it had, an older run does not know"
 
 
 def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):

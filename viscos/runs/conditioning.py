@@ -37,11 +37,10 @@ def condition_run(
     **settings: Any,
 ) -> Conditional:
     """`viscos.condition` of a run's flow, see `viscos.runs.trained.Trained.condition`."""
-    if posterior == "amortised":  # as the command line calls it
-        posterior = "network"
-    if posterior == "network" and network is None:
+    of_run = posterior in ("network", "amortised")  # the latter is what the command line calls it
+    if of_run and network is None:
         raise InputError("this run has no inference network; take posterior='householder', and fit it")
-    if posterior in ("auto", "network"):
+    if of_run or posterior == "auto":
         posterior = network or "householder"
     if scaling is not None:
         y, observed = _entries(y, scaling.scheme), _known(observed, scaling.scheme)

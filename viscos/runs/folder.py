@@ -29,8 +29,6 @@ OUTPUTS = Path("outputs")
 """Where runs go unless they are told otherwise."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate", "verbosity")
 """Settings that say what a run is computed on, and what it says meanwhile; they do not change what it is."""
-SHARDS = "shards"
-"""The folder, in that of a run, of batches that are finished before the run is."""
 _PREPARED = {".hydra", CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
 _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 

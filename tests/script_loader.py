@@ -1,0 +1,17 @@
+"""The scripts of the project as modules, for their tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def loaded(path: Path) -> ModuleType:
+    """The module in a file, run anew; its dataclasses look for it by its name."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
