@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from viscos import runs
+from viscos.commands import items
 from viscos.commands.assemble.evaluation import Evaluation, evaluation
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
@@ -27,17 +28,18 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     if job.idle:
         say(job.idle)
     runs.save_config(job.run_dir, job.settings)
-    record, first = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
+    found = job.measuring.run(job.subject, job.test, job.observed, job.parts, job.given)
     made = provenance(job.described, job.parts.device) | {"seed": job.seed}
     about = {"command": "eval", "checkpoint": runs.absolute(job.trained.path), "dataset": job.measuring.dataset.name}
-    record = about | record | simulated_record(job)
+    record = about | found.record | simulated_record(job)
     with Log(job.run_dir) as log:
         log.record("test", record, 0)
-        if first is not None and len(job.test.shape) == 3:
-            grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, first)
+        if found.first is not None and len(job.test.shape) == 3:
+            grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, found.first)
             log.image("pictures/completions", grid, 0)
         if (picture := save_calibration(job.run_dir / "calibration.png", record)) is not None:
             log.image("pictures/calibration", picture, 0)
+    items.save(job.run_dir, job.test, job.observed, found.per_item)
     atomic.write_json(job.run_dir / runs.RECORD, record | made)
     say(summary(record))
     print(f"numbers in {job.run_dir / runs.RECORD}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from viscos import runs
 from viscos.commands.assemble.fitting import Fitting
+from viscos.commands.assemble.measuring import Measured
 from viscos.commands.interrupt import held
 from viscos.core.progress import fitting_bar
 from viscos.evaluate import about
 from viscos.imputers import kinds_of
-from viscos.inference import Completions
 from viscos.report.board import Log
 from viscos.runs import checkpoint
 
@@ -48,10 +47,10 @@ def learn(job: Fitting, log: Log) -> float:
     return job.imputer.fit_seconds
 
 
-def measure(job: Fitting) -> tuple[dict[str, Any], Completions | None]:
-    """What was trained, on the test split: its record, and completions of first items, if anything is hidden there."""
+def measure(job: Fitting) -> Measured:
+    """Measures what was trained on the test split, if anything is hidden there."""
     if bool(job.observed.all()):
         # The record has no numbers, but may lie in the folder of a table, which must know of what it is.
         labels = {kind.key: kind.label for kind in kinds_of(job.imputer)}
-        return {"imputer": job.imputer.name, **about(job.test, job.observed), "labels": labels}, None
+        return Measured({"imputer": job.imputer.name, **about(job.test, job.observed), "labels": labels})
     return job.measuring.run(job.imputer, job.test, job.observed, job.parts)

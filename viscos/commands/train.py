@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from viscos import runs
-from viscos.commands import fitting, training
+from viscos.commands import fitting, items, training
 from viscos.commands.assemble.fitting import fitting_of, other_imputer
 from viscos.commands.assemble.job import Job
 from viscos.commands.assemble.machine import Machine
+from viscos.commands.assemble.measuring import Measured
 from viscos.commands.assemble.splits import MASKS
 from viscos.commands.assemble.training import Training, training_of
 from viscos.commands.interrupt import resumable
@@ -18,7 +19,6 @@ from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.progress import note, say
 from viscos.data.mask_files import save_masks
-from viscos.inference import Completions
 from viscos.report.board import Log
 from viscos.runs.provenance import provenance
 from viscos.train.devices import Devices
@@ -46,12 +46,13 @@ def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:
         with Log(job.run_dir, job.step) as log:
             log.text("settings", runs.as_text(job.settings))
             if isinstance(job, Training):
-                seconds, (record, first) = training.learn(job, log), training.measure(job, log)
+                seconds, found = training.learn(job, log), training.measure(job, log)
             else:
-                seconds, (record, first) = fitting.learn(job, log), fitting.measure(job)
-            _show(job, log, record, first)
+                seconds, found = fitting.learn(job, log), fitting.measure(job)
+            _show(job, log, found)
+        items.save(job.run_dir, job.test, job.observed, found.per_item)
         constant = {} if job.scaling is None else {"constant_columns": list(job.scaling.constant)}
-        record = {"command": "train", "dataset": job.measuring.dataset.name, **record, **constant}
+        record = {"command": "train", "dataset": job.measuring.dataset.name, **found.record, **constant}
         record |= {"training_seconds": round(seconds, 1), **about}
         atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
@@ -75,10 +76,10 @@ def _announce(job: Job) -> None:
         say(f"constant in the training data: {', '.join(job.scaling.constant)}")
 
 
-def _show(job: Job, log: Log, record: dict[str, Any], first: Completions | None) -> None:
+def _show(job: Job, log: Log, found: Measured) -> None:
     """What was measured, where TensorBoard finds it, with a picture of the first completions."""
-    if first is not None and len(job.test.shape) == 3:
-        grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, first)
+    if found.first is not None and len(job.test.shape) == 3:
+        grid = save_grid(job.run_dir / "completions.png", job.test.values, job.observed, found.first)
         log.image("pictures/completions", grid, job.step)
-    log.hparams(runs.essence(job.settings), "test", record, job.step)
-    log.text("test", summary(record))
+    log.hparams(runs.essence(job.settings), "test", found.record, job.step)
+    log.text("test", summary(found.record))

@@ -9,12 +9,12 @@ import torch
 
 from viscos import runs
 from viscos.commands import floor
+from viscos.commands.assemble.measuring import Measured
 from viscos.commands.assemble.training import Training
 from viscos.commands.interrupt import held
 from viscos.commands.report import save_density, save_samples
 from viscos.core.progress import Bar, bar, say
 from viscos.core.rng import generator
-from viscos.inference import Completions
 from viscos.report.board import Log
 from viscos.runs import checkpoint
 from viscos.runs.trained import model_state
@@ -74,10 +74,11 @@ def learn(job: Training, log: Log) -> float:
     return time.monotonic() - began
 
 
-def measure(job: Training, log: Log) -> tuple[dict[str, Any], Completions | None]:
-    """What was trained, on the test split: its record, and completions of the first items; draws pictures."""
+def measure(job: Training, log: Log) -> Measured:
+    """Measures what was trained on the test split; draws pictures."""
     model, test, trainer = job.trainer.result(), job.test, job.trainer
-    record, first = job.measuring.run(model, test, job.observed, job.parts(model))
+    found = job.measuring.run(model, test, job.observed, job.parts(model))
+    record = found.record
     if len(test.shape) == 3 and (model.posterior is None or trainer.plan.phases):
         samples = save_samples(job.run_dir / "samples.png", model.flow, test.shape, job.seed)
         log.image("pictures/samples", samples, trainer.step)
@@ -88,11 +89,11 @@ def measure(job: Training, log: Log) -> tuple[dict[str, Any], Completions | None
         for each in trainer.validation.record:
             after = f"best on the held-back items after {each['best_after_steps']} of {each['ended_after_steps']} steps"
             say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
-    if (found := _floor(job, model)) is not None:
-        record[floor.NAME] = found
-        say(floor.line(found))
+    if (beside := _floor(job, model)) is not None:
+        record[floor.NAME] = beside
+        say(floor.line(beside))
     record["steps"] = trainer.step
-    return record, first
+    return found
 
 
 def _line(report: Report, scalars: dict[str, float], what: str = "") -> str:

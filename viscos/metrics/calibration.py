@@ -37,7 +37,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.items import Data, Units
 from viscos.metrics.ratio import Ratio
-from viscos.metrics.rmse import check_batch, known
+from viscos.metrics.rmse import check_batch, known, placed
 
 TAIL = 0.05
 """Probability on each side of the interval of which the coverage is measured."""
@@ -134,16 +134,14 @@ class Scores:
         """How much larger the energy score is than that of `other` draws of the same items: the mean of the items'
         differences, over those that both count, and its standard error, in which what is common to both is gone.
         """
-        apart = self._each_energy() - other._each_energy()
+        apart = self.each_energy - other.each_energy
         apart = apart[apart.isfinite()]
         return {**plain(Ratio.of(apart, torch.ones_like(apart))), "items": len(apart)}
 
-    def _each_energy(self) -> Tensor:
-        """The energy score of every item that was given (n,), NaN where it is left out."""
-        counted = torch.cat([torch.zeros(0, dtype=torch.bool), *self._counted])
-        each = torch.full(counted.shape, float("nan"), dtype=torch.float64)
-        each[counted] = self._joined()[0]
-        return each
+    @property
+    def each_energy(self) -> Tensor:
+        """The energy score of every item that was given (n,), float64, NaN where it is left out."""
+        return placed(self._joined()[0], self._counted)
 
     @property
     def spread_skill(self) -> Ratio:

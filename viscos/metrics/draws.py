@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from viscos.core import labels
 from viscos.data.items import Data
 from viscos.imputers import Imputer
@@ -46,6 +48,9 @@ class EnergyAndSpread(DrawMetric):
         labels.ENERGY,
         labels.SPREAD_SKILL,
     )
+
+    def per_item(self) -> dict[str, Tensor]:
+        return {f"{labels.ENERGY.key}_{kind}": scores.each_energy for kind, scores in self.scores.items()}
 
     def record(self) -> dict[str, Any]:
         record, first = super().record(), next(iter(self.scores), None)

@@ -47,6 +47,13 @@ class Metric:
         """The numbers and how they were computed: plain, by metric and by kind of completion."""
         raise NotImplementedError
 
+    def per_item(self) -> dict[str, Tensor]:
+        """A number of every item that it was given (n,), by name, NaN where an item has none; for comparisons by item.
+
+        Items that only a metric of many draws is given are the first.
+        """
+        return {}
+
     def so_far(self, kind: str) -> dict[str, float]:
         """Numbers of a kind of completion that progress shows, if there are any."""
         return {}

@@ -30,6 +30,9 @@ class Errors(PointMetric):
         pooled = self.rmse[kind].pooled if kind in self.rmse else math.nan
         return {} if math.isnan(pooled) else {"rmse": pooled}
 
+    def per_item(self) -> dict[str, Tensor]:
+        return {f"{labels.RMSE.key}_{kind}": rmse.each for kind, rmse in self.rmse.items()}
+
     def record(self) -> dict[str, Any]:
         return {"rmse": {kind: rmse.record() for kind, rmse in self.rmse.items()}}
 

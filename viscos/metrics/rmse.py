@@ -48,6 +48,8 @@ class RMSE:
     """Items left out because nothing of them was hidden."""
     _squared: list[Tensor] = field(default_factory=list, repr=False)
     _entries: list[Tensor] = field(default_factory=list, repr=False)
+    _counted: list[Tensor] = field(default_factory=list, repr=False)
+    """Of every item that was given, whether it is counted (B,)."""
     _columns: Tensor | float = field(default=0.0, repr=False)
     """Sums of squares, and counts, of each entry (2, d)."""
 
@@ -76,6 +78,7 @@ class RMSE:
             self._columns = self._columns + sums.cpu()
         self._squared.append(squared[counted].cpu())
         self._entries.append(entries[counted].cpu())
+        self._counted.append(counted.cpu())
 
     @property
     def count(self) -> int:
@@ -94,11 +97,19 @@ class RMSE:
         return math.sqrt(total / self.entries) if self.entries else math.nan
 
     @property
+    def each(self) -> Tensor:
+        """The root mean square of every item that was given (n,), float64, NaN where it is left out."""
+        return placed(self._of_counted(), self._counted)
+
+    @property
     def per_image(self) -> Summary:
         """Mean of the items' own root mean squares, which is never above `pooled` if all have equally many entries."""
-        if not self.count:
-            return Summary.of(torch.empty(0))
-        return Summary.of((torch.cat(self._squared) / torch.cat(self._entries)).sqrt())
+        return Summary.of(self._of_counted())
+
+    def _of_counted(self) -> Tensor:
+        if not self._squared:
+            return torch.empty(0)
+        return (torch.cat(self._squared) / torch.cat(self._entries)).sqrt()
 
     @property
     def columns(self) -> dict[str, float | None]:
@@ -128,6 +139,14 @@ class RMSE:
             "failed_items_left_out": self.failed,
             "items_with_nothing_hidden_left_out": self.nothing_hidden,
         }
+
+
+def placed(numbers: Tensor, counted: list[Tensor]) -> Tensor:
+    """`numbers` of the items that are `counted` (bool, a part for each batch) among all (n,), NaN for the others."""
+    where = torch.cat([torch.zeros(0, dtype=torch.bool), *counted])
+    each = torch.full(where.shape, math.nan, dtype=torch.float64)
+    each[where] = numbers.double()
+    return each
 
 
 def known(number: float) -> float | None:

@@ -49,6 +49,18 @@ def reference_of(
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What was measured of some test items."""
+
+    record: dict[str, Any]
+    """Plain, for JSON."""
+    first: Completions | None = None
+    """The completions of the first items; None where there was nothing to complete."""
+    per_item: dict[str, Tensor] = field(default_factory=dict)
+    """Numbers of each item, see `Metric.per_item`."""
+
+
+@dataclass(frozen=True)
 class Measuring:
     """How a model, or another imputer, is measured on a test split."""
 
@@ -86,8 +98,8 @@ class Measuring:
 
     def run(
         self, what: Model | Imputer, test: Data, observed: Tensor, parts: Parts, given: Sequence[Imputer] = ()
-    ) -> tuple[dict[str, Any], Completions | None]:
-        """The record of what is measured, and its completions of the first items, with a bar; `given` are measured too.
+    ) -> Measured:
+        """Measures `what`, with a bar, and beside it those that the settings name and those `given`.
 
         Raises `InputError` for an imputer where nothing is hidden.
         """
@@ -99,9 +111,11 @@ class Measuring:
         with bar("measuring", len(test)) as shown:
             how: dict[str, Any] = {"metrics": metrics, "progress": shown.update}
             if isinstance(what, Model):
-                return evaluate(what, test, observed, self.objective, self.protocol, others=others, **how)
-            record, first = measure([what, *others], test, observed, self.protocol, device=parts.device, **how)
-        return {"imputer": what.name, **record}, first
+                record, first = evaluate(what, test, observed, self.objective, self.protocol, others=others, **how)
+            else:
+                record, first = measure([what, *others], test, observed, self.protocol, device=parts.device, **how)
+                record = {"imputer": what.name, **record}
+        return Measured(record, first, {name: each for metric in metrics for name, each in metric.per_item().items()})
 
     def _beside(self) -> list[dict[str, Any]]:
         """Descriptions of those beside what is measured, without it."""
