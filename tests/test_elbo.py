@@ -74,8 +74,8 @@ def test_at_the_exact_posterior_every_draw_has_the_evidence_for_its_weight(d):
     mean, factor = exact_posterior(flow, y, hidden)
     q = FullGaussian(mean, hidden, factor)
     evidence = flow.gaussian().log_prob_observed(y, ~hidden)
-    weight, completion = TIGHT.log_weight(flow, batch, q, 3 * normal(6, len(y), d, seed=1), generator(0))
-    assert completion.solution.converged.all()
+    weight = TIGHT.log_weight(flow, batch, q, 3 * normal(6, len(y), d, seed=1), generator(0))
+    assert not weight.isnan().any()
     assert (weight - evidence).abs().max() < 1e-6
     assert evidence[0] == 0  # nothing is observed
     assert weight[:, 1].sub(flow.log_prob(y)[1]).abs().max() < 1e-9  # nothing is hidden
@@ -161,8 +161,8 @@ def test_the_bound_is_below_the_evidence_for_every_q(name):
         posterior = kind(y)
         for k, p in enumerate(posterior.parameters()):
             p.data.add_((0.1 + 0.4 * seed) * normal(*p.shape, seed=10 * seed + k))
-        weight, completion = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
-        assert completion.solution.converged.all()
+        weight = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
+        assert not weight.isnan().any()
         standard_error = weight.std(0) / len(noise) ** 0.5
         assert (weight.mean(0) <= evidence + 4 * standard_error).all()
         # The weights themselves are unbiased: their mean is the evidence, whatever q is.
@@ -233,8 +233,8 @@ def test_the_gradient_of_the_bound_of_every_flow(name):
             for m in (-2, -1, 1, 2):
                 for p, old, v in zip(parameters, kept, directions, strict=True):
                     p.copy_(old + m * 1e-4 * v)
-                weight, completion = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
-                assert completion.solution.converged.all()
+                weight = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
+                assert not weight.isnan().any()
                 values[m] = float(weight.sum())
         difference = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / 12e-4
         assert abs(found - difference) <= 1e-5 * max(1.0, abs(difference))
@@ -249,8 +249,8 @@ def test_the_gradient_of_the_bound_against_central_differences(name):
     weights = torch.tensor([1.0, -0.5, 2.0], dtype=F64)
 
     def bound():
-        weight, completion = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
-        assert completion.solution.converged.all()
+        weight = TIGHT.log_weight(flow, batch, posterior(batch, flow), noise, generator(0))
+        assert not weight.isnan().any()
         return float((weights * weight).sum())
 
     step = TIGHT.step(flow, batch, posterior(batch, flow), noise, generator(0))
@@ -474,7 +474,7 @@ def test_everything_hidden_and_the_prior_for_q_is_a_weight_of_zero():
     flow = residual_flow("vector")
     batch = incomplete(torch.full((2, 5), math.nan, dtype=F64), torch.zeros(5, dtype=torch.bool))
     q = Diagonal(torch.zeros(2, 5, dtype=F64))(batch, flow)
-    weight, _ = TIGHT.log_weight(flow, batch, q, normal(4, 2, 5), generator(0))
+    weight = TIGHT.log_weight(flow, batch, q, normal(4, 2, 5), generator(0))
     assert weight.abs().max() < 1e-9
 
 
@@ -486,10 +486,10 @@ def test_a_large_item_is_weighed_by_estimates_without_bias():
     wide = batch.select(torch.zeros(600, dtype=torch.long))
     noise = normal(1, 1, 1, 5, 5)
     q = Diagonal(batch.filled())(batch, flow)
-    wanted = TIGHT.log_weight(flow, batch, q, noise, generator(0))[0]
+    wanted = TIGHT.log_weight(flow, batch, q, noise, generator(0))
     objective = Objective(anderson(1e-8, 100))
     many = Diagonal(wide.filled())(wide, flow)
-    found = objective.log_weight(flow, wide, many, noise.expand(1, 600, 1, 5, 5), generator(0), exact_below=1)[0]
+    found = objective.log_weight(flow, wide, many, noise.expand(1, 600, 1, 5, 5), generator(0), exact_below=1)
     assert within(found[0], wanted[0, 0])
 
 

@@ -24,6 +24,7 @@ from viscos.inference.weights import (
     pareto_smoothed,
     shares,
 )
+from viscos.posteriors import Diagonal
 from viscos.roots import anderson
 
 NAN, INF = float("nan"), float("inf")
@@ -324,7 +325,7 @@ def test_a_solve_that_ends_at_a_singular_jacobian_has_no_weight(monkeypatch):
     """There log|det G^HH| is −∞, and the weight would be infinite: the first item everywhere, the other once."""
     _, _, _, of = problem()
 
-    def term(flow, y, hidden, probes, exact_below):
+    def term(flow, y, hidden, probes, exact_below=None):
         found = torch.zeros(len(y), dtype=F64)
         found[::2], found[1] = INF, INF
         return found
@@ -362,15 +363,32 @@ def test_refused():
 # ---------------------------------------------------------------------------------------------------------- the verdict
 
 
+def test_the_bound_is_of_what_is_drawn_where_nothing_is_observed():
+    """Such an item is a sample of the flow itself, whatever q is: the bound of its evidence, which is 1, is exact."""
+    flow, y, hidden = AffineFlow(4, seed=1), normal(2, 4), torch.tensor([True, False])[:, None].expand(2, 4)
+    q = viscos.condition(flow, y, ~hidden, posterior=Diagonal(y), solver=TIGHT)
+    with torch.no_grad():
+        q.posterior.mean.add_(1.0)
+    kept = [p.clone() for p in q.posterior.parameters()]
+    assert q.bound()[0] == q.diagnose().bound[0] == 0
+    assert abs(float(q.sample(400)[:, 0].mean(0).sub(flow.gaussian().mean).norm())) < 0.5
+    q.fit(3)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(kept, q.posterior.parameters(), strict=True)), "nothing to learn"
+
+
 def test_estimated_weights_say_their_error():
     """Against exact ones: the errors are as large as is said."""
     _, _, _, of = problem()
     q = of([0, 3])
-    right, rough = propose(q, 60), propose(q, 60, exact_below=4)
+    right = propose(q, 60)
+    q.flow.dense_below = 4
+    rough = propose(q, 60)
     assert (right.error == 0).all() and rough.error[0] == 0 < rough.error[1]  # four entries are hidden of the first
     error = (rough.weight - right.weight).square().mean(0).sqrt()
     torch.testing.assert_close(error, rough.error, rtol=0.5, atol=1e-9)
-    alone = propose(of([3]), 60, exact_below=4)
+    alone = of([3])
+    alone.flow.dense_below = 4
+    alone = propose(alone, 60)
     torch.testing.assert_close(alone.weight[:, 0], rough.weight[:, 1], rtol=1e-6, atol=1e-6)
 
 

@@ -56,18 +56,18 @@ class Approximation:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def log_weight(self, draws: int, purpose: str, exact_below: int) -> Tensor:
+    def log_weight(self, draws: int, purpose: str, exact_below: int | None = None) -> Tensor:
         """The log-weights of draws (K, B), see `Objective.log_weight`, whose noise is the same at every call.
 
         `purpose` is `judge` or `bound`.
         """
         q, noise = self.posterior(self.batch, self.flow), self.epsilon(draws, purpose)
         probes = ItemGenerators(self.seed, self.batch.index, draws, _PROBES[purpose])
-        return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below=exact_below)[0]
+        return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below)
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def log_density(self, y: Tensor, exact_below: int) -> Tensor:
+    def log_density(self, y: Tensor) -> Tensor:
         """log q(y^H | y^O) of completions y (K, B, …), of which only H matters: log q(x^H) + log|det G^HH| (K, B).
 
         With y^O given, x^H = g^H(y^H; y^O) has the Jacobian G^HH. An item with everything missing has the flow's own
@@ -77,7 +77,7 @@ class Approximation:
         flow, hidden = repeated(self.flow, len(like), len(y)), repeat(self.batch.hidden, len(y))
         x, G = flow.linearize(torch.where(hidden, y.flatten(0, 1), repeat(self.batch.filled(), len(y))))
         probes = ItemGenerators(self.seed, self.batch.index, len(y), _PROBES["density"])
-        block = log_abs_det_block(G, hidden, x, probes, min(exact_below, flow.dense_below)).view(shape[:2])
+        block = log_abs_det_block(G, hidden, x, probes, flow.dense_below).view(shape[:2])
         empty = self.batch.hidden.flatten(1).all(1)
         log_q = self.posterior(self.batch, self.flow).log_prob(x.view(shape))
         return block + torch.where(empty, flow.base_log_prob(x, hidden).view(shape[:2]), log_q)

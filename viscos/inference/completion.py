@@ -44,14 +44,16 @@ def complete(
 
 
 @torch.no_grad()
-def log_evidence_term(flow: Flow, y: Tensor, hidden: Tensor, generator: Generators, exact_below: int = 1024) -> Tensor:
+def log_evidence_term(
+    flow: Flow, y: Tensor, hidden: Tensor, generator: Generators, exact_below: int | None = None
+) -> Tensor:
     """log p₀(x^O) + log|det G| − log|det G^HH| (B,), without a gradient: what the bound adds to log p₀(x^H) − log q.
 
-    log|det G| is exact up to `exact_below` entries an item (or the flow's `dense_below`, if that is less) and
+    log|det G| is exact up to the flow's `dense_below` entries an item (or `exact_below`, if that is less) and
     log|det G^HH| up to as many hidden ones, which costs as many products; else by the flow's own estimate and Lanczos
     quadrature.
     """
-    exact_below = min(exact_below, flow.dense_below)
+    exact_below = flow.dense_below if exact_below is None else min(exact_below, flow.dense_below)
     x, G = flow.linearize(y)
     if y.shape[1:].numel() <= exact_below:
         ladj = exact_value(G, y)

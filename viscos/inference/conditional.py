@@ -167,11 +167,11 @@ class Conditional(Approximation):
     def _spread(self, draws: int) -> Completions:
         return self.completed(count(draws, "the number of draws"), "spread")
 
-    def log_prob(self, y: Values, *, exact_below: int = 1024) -> Values:
+    def log_prob(self, y: Values) -> Values:
         """log q(y^H | y^O) of completions (B, …) or (K, B, …), in nats (B,) or (K, B): the density that `sample` has.
 
-        q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|, with
-        `exact_below` as in `bound`; before noise is taken off the draws, where a flow's is. Where a latent has several
+        q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|,
+        exact as in `bound`; before noise is taken off the draws, where a flow's is. Where a latent has several
         completions, which `diagnose` looks for, each of them has it, though draws are of one; and draws that fail are
         counted in: over y^H it does not integrate to one there. Of the flow's own conditional density
         log p(y^H | y^O) it is an approximation, neither above nor below everywhere; what is never below that, on
@@ -183,18 +183,17 @@ class Conditional(Approximation):
             raise InputError(f"completions are {tuple(values.shape)}; give {tuple(wanted)}, or draws of them")
         if not bool((values.isfinite() | self.batch.observed).all()):
             raise InputError("a completion has an entry that is not finite where it is hidden; leave failed draws out")
-        density = self.log_density(values.view(-1, *wanted), exact_below)
+        density = self.log_density(values.view(-1, *wanted))
         return self.terms.log_density(density.view(values.shape[: values.dim() - len(wanted) + 1]), self.batch.hidden)
 
-    def bound(self, draws: int = 16, *, exact_below: int = 1024) -> Values:
+    def bound(self, draws: int = 16) -> Values:
         """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); −∞ where no draw was solved.
 
         A draw that failed counts as one of weight zero (`viscos.inference.lower_bound`).
 
-        Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
-        else estimated by Lanczos quadrature.
+        Log-determinants are exact for items of up to `flow.dense_below` entries, else estimated by Lanczos quadrature.
         """
-        bound = lower_bound(self.log_weight(count(draws, "the number of draws"), "bound", exact_below))
+        bound = lower_bound(self.log_weight(count(draws, "the number of draws"), "bound"))
         return self.terms.log_density(bound, self.batch.observed)
 
     def __repr__(self) -> str:
@@ -204,14 +203,14 @@ class Conditional(Approximation):
         fitted = f"fitted in {steps} steps" if steps else "not fitted"
         return f"Conditional({items}, {share:.1%} hidden; {type(self.posterior).__name__}, {fitted}; seed {self.seed})"
 
-    def diagnose(self, draws: int = 128, *, exact_below: int = 1024) -> Diagnosis:
+    def diagnose(self, draws: int = 128) -> Diagnosis:
         """How far q is from the flow's own conditional, for each item, by the importance weights of `draws` draws.
 
-        These do not count among those of `sample`. Log-determinants are exact for items of up to `exact_below`
-        entries (the flow's `dense_below`, if that is less), which costs a product with the Jacobian for each entry of
-        each draw; beyond, the mean of two estimates, whose error the diagnosis says.
+        These do not count among those of `sample`. Log-determinants are exact for items of up to
+        `flow.dense_below` entries, which costs a product with the Jacobian for each entry of each draw; beyond, the
+        mean of two estimates, whose error the diagnosis says.
         """
-        return self._in_units(propose(self, count(draws, "the number of draws"), exact_below).diagnosis())
+        return self._in_units(propose(self, count(draws, "the number of draws")).diagnosis())
 
     def _in_units(self, found: Diagnosis) -> Diagnosis:
         bound, evidence = (self.terms.of_units(v, self.batch.observed) for v in (found.bound, found.evidence))
@@ -232,7 +231,7 @@ class Conditional(Approximation):
         made = proposals_for(n) if proposals is None else count(proposals, "proposals")
         check(method, n, made)
         check_exact(self.flow, self.batch.values.shape[1:].numel())
-        found = refined(self, propose(self, made, self.flow.dense_below), method, n)
+        found = refined(self, propose(self, made), method, n)
         if (first := found.diagnosis.first_doubtful()) is not None:
             of = f"{found.diagnosis.counts()[DOUBTFUL]} of {len(self.batch)} items"
             why = f"first: item {first[0]}, {first[1]}"

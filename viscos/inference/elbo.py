@@ -86,7 +86,7 @@ class Objective:
     #
     #     w = log p₀(x^H) − log q(x^H; θ) + ℓ(y; φ),    ℓ = log p₀(x^O) − log|det J^OO|,    x^O = g^O(y; φ),
     #
-    # with φ the parameters of the flow. Four things make the gradient of one draw:
+    # with φ the parameters of the flow. Five things make the gradient of one draw:
     #
     # 1. An implicit layer. y^O is given, and y^H moves with x^H and φ so that g^H(y^H; y^O, φ) = x^H stays true:
     #
@@ -121,10 +121,16 @@ class Objective:
         noise: Tensor,
         generator: Generators,
     ) -> GradientEstimate:
-        """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes."""
+        """The surrogate for the draws that `noise` (K, B, …) gives; `generator` is for the probes.
+
+        An item of which nothing is observed is a sample of the flow itself, whatever q is, and teaches it nothing.
+        """
         x_hidden, counts = q.reparametrised(noise)
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob(x_hidden)
-        x_hidden, log_q = x_hidden.flatten(0, 1), log_q.flatten()
+        empty = _empty(batch)
+        x_hidden = torch.where(per_item(empty, batch.values), noise, x_hidden).flatten(0, 1)
+        prior = flow.base_log_prob(x_hidden, repeat(batch.hidden, len(noise)))
+        log_q = torch.where(empty, prior.view(log_q.shape), log_q).flatten()
         completion = self.complete(flow, batch, q, x_hidden.detach())
         draws = _Draws(repeated(flow, len(batch), len(noise)), completion, x_hidden, log_q, counts)
         solved, again = completion.solution.converged, generator.clone_state()
@@ -186,19 +192,53 @@ class Objective:
         q: LatentDistribution,
         noise: Tensor,
         generator: Generators,
-        exact_below: int = 1024,
-    ) -> tuple[Tensor, Completion]:
+        exact_below: int | None = None,
+    ) -> Tensor:
         """log p(y) − log q(y^H), both densities over data, of each draw (K, B).
 
-        NaN where the solve failed, or where it ended at a singular Jacobian. `lower_bound` makes the bound of them.
+        NaN where the solve failed, or where it ended at a singular Jacobian. `lower_bound` makes the bound of them. For
+        `exact_below` see `log_evidence_term`.
         """
-        x_hidden = q.sample(noise).flatten(0, 1)
-        completion = self.complete(flow, batch, q, x_hidden)
-        flow = repeated(flow, len(batch), len(noise))
-        rest = log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below)
-        weight = flow.base_log_prob(x_hidden, completion.hidden) - q.log_prob_of_noise(noise).flatten() + rest
-        weight = torch.where(completion.solution.converged & weight.isfinite(), weight, float("nan"))
-        return weight.view(len(noise), len(batch)), completion
+        drawn = self.drawn(flow, batch, q, noise)
+        y, hidden = drawn.completion.y, drawn.completion.hidden
+        return drawn.weight(
+            log_evidence_term(repeated(flow, len(batch), len(noise)), y, hidden, generator, exact_below)
+        )
+
+    @torch.no_grad()
+    def drawn(self, flow: Flow, batch: Incomplete, q: LatentDistribution, noise: Tensor) -> Drawn:
+        """The completions of the draws of q that standard normal `noise` (K, B, …) makes."""
+        empty = _empty(batch)
+        x = torch.where(per_item(empty, batch.values), noise, q.sample(noise)).flatten(0, 1)
+        completion = self.complete(flow, batch, q, x)
+        prior = repeated(flow, len(batch), len(noise)).base_log_prob(x, completion.hidden)
+        return Drawn(completion, prior.view(noise.shape[:2]) - q.log_prob_of_noise(noise), empty)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """K draws of q for each of B items, completed."""
+
+    completion: Completion
+    """Of the K·B draws, draws in the outer axis."""
+    ratio: Tensor
+    """log p₀(x^H) − log q(x^H) (K, B)."""
+    empty: Tensor
+    """Which items have nothing observed (B,), bool: they are samples of the flow itself, as they are for `impute`."""
+
+    def weight(self, rest: Tensor) -> Tensor:
+        """log w (K, B) from the `log_evidence_term` of the completions (K·B,): 0 for samples of the flow itself.
+
+        NaN where the solve failed, or ended at a singular Jacobian.
+        """
+        weight = torch.where(self.empty, 0, self.ratio + rest.view_as(self.ratio))
+        solved = self.completion.solution.converged.view_as(weight)
+        return torch.where(solved & weight.isfinite(), weight, float("nan"))
+
+
+def _empty(batch: Incomplete) -> Tensor:
+    """Which items have nothing observed (B,), bool."""
+    return ~batch.observed.flatten(1).any(1)
 
 
 def lower_bound(weight: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ _BUDGET = 200  # evaluations and products of a solve that may find nothing
 _TOLERANCES = 10  # a residual above so many tolerances there says that the ends are not the same root
 
 
-def log_ratio(approximation: Approximation, y: Tensor, numbers: range, exact_below: int) -> Tensor:
+def log_ratio(approximation: Approximation, y: Tensor, numbers: range) -> Tensor:
     """log of the weight of another completion of each latent over that of y (k, B, …), draws of these `numbers` (k, B).
 
     −∞ without one. It is what the draws' own solver or Newton's method finds from a sample of the flow, the heavier of
@@ -41,7 +41,7 @@ def log_ratio(approximation: Approximation, y: Tensor, numbers: range, exact_bel
 
     def rest(y: Tensor) -> Tensor:
         probes = ItemGenerators(seed, batch.index, len(numbers), -3, numbers.start)
-        return log_evidence_term(flow, y, hidden, probes, exact_below)
+        return log_evidence_term(flow, y, hidden, probes)
 
     for each in (solver, newton_krylov(solver.tolerance, _BUDGET)):
         again = complete(flow, y, hidden, x, each, start)

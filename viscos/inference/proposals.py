@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.rng import Generators, ItemGenerators, generator
-from viscos.core.solution import Solution, per_item
+from viscos.core.solution import Solution
 from viscos.inference.approximation import Approximation
 from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.diagnosis import Diagnosis
@@ -59,21 +59,16 @@ class Proposals:
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -> Proposals:
+def propose(approximation: Approximation, draws: int) -> Proposals:
     """Draws from q, with random numbers keyed by (seed, item, draw), completes and weighs them.
 
-    Log-determinants are exact for items of up to `exact_below` entries (the flow's `dense_below`, if that is less),
-    else the mean of two estimates. An item of which nothing is observed is a sample of the flow itself, of weight one,
-    as it is for `impute`.
+    Log-determinants are exact for items of up to the flow's `dense_below` entries, else the mean of two estimates. An
+    item of which nothing is observed is a sample of the flow itself, of weight one, as it is for `impute`.
     """
     batch = approximation.batch
     size, entries = len(batch), batch.values.shape[1:].numel()
-    exact_below = min(exact_below, approximation.flow.dense_below)
     at_once = max(1, min(_ROWS, _NUMBERS // entries**2) // size)
-    parts = [
-        _some(approximation, range(first, min(first + at_once, draws)), exact_below)
-        for first in range(0, draws, at_once)
-    ]
+    parts = [_some(approximation, range(first, min(first + at_once, draws))) for first in range(0, draws, at_once)]
     y, weight, clean, error, ratio = (torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS)
     solution = Solution.joined([part.solution for part in parts])
     error = error.square().nanmean(0).nan_to_num(0).sqrt()
@@ -85,42 +80,42 @@ def propose(approximation: Approximation, draws: int, exact_below: int = 1024) -
 _TENSORS = "y", "weight", "clean", "error", "ratio"
 
 
-def _some(approximation: Approximation, numbers: range, exact_below: int) -> Proposals:
+def _some(approximation: Approximation, numbers: range) -> Proposals:
     """The proposals of these numbers, with the error of each weight (k, B)."""
     flow, batch, noise = approximation.flow, approximation.batch, approximation.noise
     like, shape = batch.values, (len(numbers), len(batch))
     epsilon, q = approximation.epsilon(len(numbers), "proposal", numbers.start), approximation.posterior(batch, flow)
-    empty = ~batch.observed.flatten(1).any(1)
-    x = torch.where(per_item(empty, like), epsilon, q.sample(epsilon)).flatten(0, 1)
-    completion = approximation.objective.complete(flow, batch, q, x)
-    flow, y, hidden = repeated(flow, len(batch), len(numbers)), completion.y, completion.hidden
-    prior = flow.base_log_prob(x, hidden).view(shape)
-    rest = _rest(approximation, completion, numbers, exact_below, -3)
+    drawn = approximation.objective.drawn(flow, batch, q, epsilon)
+    flow, completion = repeated(flow, len(batch), len(numbers)), drawn.completion
+    rest = _rest(approximation, completion, numbers, -3)
     error = torch.zeros_like(rest)
-    if like.shape[1:].numel() > exact_below:
-        again = _rest(approximation, completion, numbers, exact_below, -4)
+    if _estimated(approximation):
+        again = _rest(approximation, completion, numbers, -4)
         # The mean of two estimates has a quarter of the variance of their difference.
         rest, error = (rest + again) / 2, (rest - again) / 2
-    weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
-    solved = completion.solution.converged.view(shape) & weight.isfinite()  # else at a singular Jacobian
+    weight, y, hidden = drawn.weight(rest), completion.y, completion.hidden
     clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
     y, looked = y.view(*shape, *like.shape[1:]), range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
     return Proposals(
         y,
-        torch.where(solved, weight, float("nan")),
+        weight,
         completion.solution,
         clean.view(*shape, *like.shape[1:]),
-        torch.where(solved & ~empty, error, float("nan")),
-        log_ratio(approximation, y[: len(looked)], looked, exact_below),
+        torch.where(weight.isnan() | drawn.empty, float("nan"), error.view(shape)),
+        log_ratio(approximation, y[: len(looked)], looked),
     )
 
 
-def _rest(approximation: Approximation, completion: Completion, numbers: range, exact_below: int, key: int) -> Tensor:
-    """log p₀(x^O) − log|det J^OO| (k, B); estimates are by probes of this key, and not by an item's company."""
+def _estimated(approximation: Approximation) -> bool:
+    """Whether log-determinants are estimated, and not written out."""
+    return approximation.batch.values.shape[1:].numel() > approximation.flow.dense_below
+
+
+def _rest(approximation: Approximation, completion: Completion, numbers: range, key: int) -> Tensor:
+    """log p₀(x^O) − log|det J^OO| (k·B,); estimates are by probes of this key, and not by an item's company."""
     batch, seed = approximation.batch, approximation.seed
     flow = repeated(approximation.flow, len(batch), len(numbers))
     probes: Generators = generator(seed, "proposal")
-    if batch.values.shape[1:].numel() > exact_below:
+    if _estimated(approximation):
         probes = ItemGenerators(seed, batch.index, len(numbers), key, numbers.start)
-    rest = log_evidence_term(flow, completion.y, completion.hidden, probes, exact_below)
-    return rest.view(len(numbers), len(batch))
+    return log_evidence_term(flow, completion.y, completion.hidden, probes)

@@ -41,7 +41,7 @@ def bound_record(
     batch = incomplete(test.values[rows], observed[rows], rows).to(next(model.parameters()).device)
     noise = item_noise(seed, rows, draws, test.shape, batch.values)
     q = model.posterior(batch, model.flow)
-    weight, _ = objective.log_weight(model.flow, batch, q, noise, generator(seed, "bound"))
+    weight = objective.log_weight(model.flow, batch, q, noise, generator(seed, "bound"))
     each = lower_bound(weight)
     each = each[each.isfinite()].double()
     if not len(each):

@@ -129,7 +129,7 @@ def bound(model: Model, objective: Objective, batch: Incomplete, noise: Tensor, 
         return float(model.flow.log_prob(batch.values, usual_probes()).mean())
     assert model.posterior is not None
     q = model.posterior(batch, model.flow)
-    weight, _ = objective.log_weight(model.flow, batch, q, noise, probes, exact_below=100)
+    weight = objective.log_weight(model.flow, batch, q, noise, probes, exact_below=100)
     return float(lower_bound(weight.view(-1, 1)))
 
 
