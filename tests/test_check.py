@@ -83,7 +83,9 @@ def test_errors_are_in_the_units_of_each_column():
     more = Vectors("t", torch.cat([data.values, data.values[:1]]), None, 0, columns=scheme.entries, scheme=scheme)
     job = SimpleNamespace(items=Items(more, more.known, more.known), data=more, saved=saved, check=0.25)
     nothing = torch.zeros(4)
-    record = measured(job, checked, Results(done, nothing, None, None, nothing, 1.0, 2.0))
+    record = measured(
+        job, checked, Results(draws=done, bound=nothing, condition=nothing, fit_seconds=1.0, draw_seconds=2.0)
+    )
     found = record["check"]["columns"]
     assert (found["kind"]["measure"], found["kind"]["error"], found["kind"]["cells"]) == ("wrong", 0.5, 2)
     assert found["kind"]["of_constant"] == 0.5  # all are as frequent, and the first is taken

@@ -609,7 +609,7 @@ def test_a_mean_that_is_known_is_no_whole_number():
     scaling, observed = fit_scaling(data, data.known), data.known
     draws, mean = (scaling.standardise(torch.where(observed, numbers, n)) for n in (1.2, 1.4))
     nothing = torch.zeros(3)
-    done = Results(Completions.exact(draws[None], mean), nothing, None, None, nothing, 0.0, 0.0)
+    done = Results(draws=Completions.exact(draws[None], mean), bound=nothing, condition=nothing, draw_seconds=0.0)
     job = SimpleNamespace(
         items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
     )
@@ -629,7 +629,7 @@ def test_a_mean_is_that_of_the_draws_as_they_are_written():
     expected = torch.tensor([3.5, math.log(5), 6], dtype=F64).expand(4, 3)
     draws, mean = (scaling.standardise(torch.where(observed, data.values, each)) for each in (entries, expected))
     nothing = torch.zeros(4)
-    done = Results(Completions.exact(draws, mean), nothing, None, None, nothing, 0.0, 0.0)
+    done = Results(draws=Completions.exact(draws, mean), bound=nothing, condition=nothing, draw_seconds=0.0)
     job = SimpleNamespace(
         items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
     )

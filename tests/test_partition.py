@@ -14,7 +14,7 @@ from viscos.flows import Coupling, Flow, Mix
 from viscos.inference.partition import (
     Repartitioned,
     _volume_rows,
-    conditioning,
+    condition_number,
     maxvol,
     refuse_singular,
 )
@@ -122,7 +122,7 @@ def test_the_same_partition_fails_where_the_block_is_singular_and_maxvol_succeed
         with pytest.raises(InputError, match=r"partition=same the block G\^HH is nearly.*take partition=maxvol"):
             viscos.condition(flow, y, ~hidden).fit(steps=1)
     q = viscos.condition(flow, y, ~hidden, partition="maxvol", posterior="full")
-    assert (q.conditioning() < 100).all()
+    assert (q.condition_number() < 100).all()
     q.fit(steps=150, samples=16)
     done = q.completions(4000)
     assert done.ok.all()
@@ -185,7 +185,7 @@ def test_the_condition_number_of_an_item_does_not_depend_on_its_company(size):
 def test_conditioning_is_that_of_the_reference_point():
     flow = flow_named("realnvp")
     y, hidden = data(flow), masks((5,))["random"]
-    found = conditioning(flow, y, hidden)
+    found = condition_number(flow, y, hidden)
     point = torch.where(hidden, flow.to_data(torch.zeros(1, 5, dtype=F64)).value, y)
     G = dense_jacobian(flow.to_latent, point)
     wanted = torch.stack([torch.linalg.cond(g[h][:, h]) for g, h in zip(G, hidden, strict=True)])

@@ -193,9 +193,9 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
 
 def test_holes_of_the_check_that_cannot_be_solved_for_end_no_run(table, monkeypatch):
     """One row is completed once more, and its block is singular."""
-    usual = Conditional.conditioning
+    usual = Conditional.condition_number
     monkeypatch.setattr(
-        Conditional, "conditioning", lambda each: usual(each) if len(each.batch) > 1 else torch.tensor([math.inf])
+        Conditional, "condition_number", lambda each: usual(each) if len(each.batch) > 1 else torch.tensor([math.inf])
     )
     Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n-0.31,4,1900\n-0.29,6,2100\n")
     words = ("impute", f"checkpoint={table}", "input=mine.csv", "threads=1", "draws=2", "steps=1", "samples=1")

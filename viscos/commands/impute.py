@@ -199,7 +199,7 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
     conditional = Conditional(flow, batch, posterior, job.objective, job.seed, job.partition, guess, job.noise)
     before, first_bound, began = None, None, time.monotonic()
     if (fits or not flow.deep) and each.refuses:
-        refuse_singular(conditional.conditioning(), job.partition)
+        refuse_singular(conditional.condition_number(), job.partition)
     if taught is not None:  # after the guess, which would move the mean to its own latent
         assert isinstance(posterior, PerItem)
         posterior.begin(taught)
@@ -217,13 +217,22 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
     bound = condition = torch.full((len(rows),), float("nan"))
     affordable = fits or not flow.deep  # else each costs more than all draws together
     if affordable:
-        condition = conditional.conditioning().cpu()
+        condition = conditional.condition_number().cpu()
     if diagnosis is not None:
         bound = diagnosis.bound.cpu()
     elif affordable:
         bound = conditional.bound(2).cpu()
-    seconds = fitted - began, ended - fitted
-    return Results(done, bound, before, first_bound, condition, *seconds, diagnosis, judged - ended)
+    return Results(
+        draws=done,
+        bound=bound,
+        before=before,
+        first_bound=first_bound,
+        condition=condition,
+        fit_seconds=fitted - began,
+        draw_seconds=ended - fitted,
+        diagnosis=diagnosis,
+        weigh_seconds=judged - ended,
+    )
 
 
 def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:
@@ -232,7 +241,7 @@ def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:
     done = imputer.impute(batch, job.draws, job.seed)
     done.solution.status.cpu()  # waits for the device
     unknown = torch.full((len(batch),), float("nan"))
-    return Results(done, unknown, None, None, unknown, 0.0, time.monotonic() - began)
+    return Results(draws=done, bound=unknown, condition=unknown, draw_seconds=time.monotonic() - began)
 
 
 def _linearising(job: Imputing, batch: Incomplete) -> None:

@@ -24,6 +24,8 @@ from viscos.report.density import Plane
 from viscos.report.grid import completion_grid, draws_grid, image_grid, save_png
 from viscos.report.trust import trust_lines
 
+_ITEMS, _DRAWS = 16, 4
+"""Of a picture of completions."""
 _POINTS = 500
 """Test points that a density is drawn with."""
 _ROWS = 4096
@@ -46,17 +48,14 @@ def save_grid(
     observed: Tensor,
     done: Completions,
     first: Completions | None = None,
-    items: int = 16,
-    draws: int = 4,
 ) -> Tensor:
-    """Writes originals, masked images, draws and means as a PNG; returns the picture (3, H, W).
+    """Writes originals, masked images, independent draws and means as a PNG; returns the picture (3, H, W).
 
     `truth` is NaN where not even the original is known. Before the draws stands one of `first`, from before a posterior
     was fitted, if there is one.
     """
-    n = min(items, done.draws.shape[1])
-    # Antithetic draws come in pairs; every second one shows independent draws.
-    shown = done.draws[::2][:draws, :n].cpu() if len(done.draws) > 1 else done.draws[:, :n].cpu()
+    n = min(_ITEMS, done.draws.shape[1])
+    shown = done.independent()[0][:_DRAWS, :n].cpu()
     if first is not None:
         shown = torch.cat([first.draws[:1, :n].cpu(), shown])
     grid = completion_grid(truth[:n], observed[:n], shown, done.mean()[:n].cpu())

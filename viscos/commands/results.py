@@ -28,20 +28,20 @@ from viscos.metrics.rmse import known
 from viscos.runs.provenance import versions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Results:
     """The results of some items, or of all; on the CPU, and without latents."""
 
     draws: Completions
     bound: Tensor
     """Of each item (b,)."""
-    before: Completions | None
+    before: Completions | None = None
     """A draw from the posterior before it was fitted, if it was, of the same noise as the first in `draws`."""
-    first_bound: Tensor | None
+    first_bound: Tensor | None = None
     """The bound before the posterior was fitted (b,)."""
     condition: Tensor
     """About the condition number of G^HH (b,)."""
-    fit_seconds: float
+    fit_seconds: float = 0.0
     draw_seconds: float
     diagnosis: Diagnosis | None = None
     """What weighed draws say of each item, if there were any."""
@@ -91,15 +91,17 @@ def joined(parts: list[Results]) -> Results:
     before = [part.before for part in parts if part.before is not None]
     first = [part.first_bound for part in parts if part.first_bound is not None]
     return Results(
-        _side_by_side([part.draws for part in parts]),
-        torch.cat([part.bound for part in parts]),
-        _side_by_side(before) if before else None,
-        torch.cat(first) if first else None,
-        torch.cat([part.condition for part in parts]),
-        sum(part.fit_seconds for part in parts),
-        sum(part.draw_seconds for part in parts),
-        Diagnosis.joined([part.diagnosis for part in parts if part.diagnosis]) if parts[0].diagnosis else None,
-        sum(part.weigh_seconds for part in parts),
+        draws=_side_by_side([part.draws for part in parts]),
+        bound=torch.cat([part.bound for part in parts]),
+        before=_side_by_side(before) if before else None,
+        first_bound=torch.cat(first) if first else None,
+        condition=torch.cat([part.condition for part in parts]),
+        fit_seconds=sum(part.fit_seconds for part in parts),
+        draw_seconds=sum(part.draw_seconds for part in parts),
+        diagnosis=Diagnosis.joined([part.diagnosis for part in parts if part.diagnosis])
+        if parts[0].diagnosis
+        else None,
+        weigh_seconds=sum(part.weigh_seconds for part in parts),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -70,13 +70,6 @@ class IncompleteData:
             )
         label = None if self.labels is None else self.labels[index]
         return Incomplete(self.values[index], self.observed[index], index, label)
-
-    def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Incomplete]:
-        """Batches of `batch_size` (the last may be smaller) in `order` (any int64 indices), else from first to last."""
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; give at least 1")
-        order = torch.arange(len(self)) if order is None else order
-        return (self.batch(part) for part in order.split(batch_size) if len(part))
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> Tensor:

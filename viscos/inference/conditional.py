@@ -18,7 +18,7 @@ from viscos.inference.diagnosis import DOUBTFUL, Diagnosis
 from viscos.inference.elbo import Objective, lower_bound
 from viscos.inference.fitting import Fitting, Progress, shown
 from viscos.inference.imputation import Completions
-from viscos.inference.partition import PARTITIONS, conditioning, maxvol, refuse_singular
+from viscos.inference.partition import PARTITIONS, condition_number, maxvol, refuse_singular
 from viscos.inference.proposals import propose
 from viscos.inference.refine import Refined, check, check_exact, proposals_for, refined
 from viscos.inference.summary import Summary, deviation, quantiles, summarised
@@ -94,9 +94,9 @@ class Conditional(Approximation):
         the rate falls to zero along a cosine. With `progress` there is a bar, in terminals and notebooks; if it is a
         function, that is called after each step with its number and what it measured, `bound` too when it was looked
         at. Warns if the bound was still rising in the end, if more than a few per cent of the draws fail, and if the
-        sign of det G^HH changes over the draws. With `singular`, what `conditioning` says is no reason to refuse: draws
-        that cannot be solved for count as failed. Calling `fit` again goes on from the posterior as it stands. Returns
-        itself.
+        sign of det G^HH changes over the draws. With `singular`, what `condition_number` says is no reason to refuse:
+        draws that cannot be solved for count as failed. Calling `fit` again goes on from the posterior as it stands.
+        Returns itself.
 
         An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
         takes its place, and begins where the network has it.
@@ -105,7 +105,7 @@ class Conditional(Approximation):
         if not learning_rate > 0:
             raise InputError(f"fit needs learning_rate > 0, got {learning_rate}")
         if not singular:
-            refuse_singular(self.conditioning(), self.partition)
+            refuse_singular(self.condition_number(), self.partition)
         if steps == 0:
             return self
         if isinstance(self.posterior, InferenceNetwork):
@@ -124,14 +124,14 @@ class Conditional(Approximation):
         return each
 
     @torch.inference_mode(False)
-    def conditioning(self) -> Tensor:
+    def condition_number(self) -> Tensor:
         """About the condition number of the block G^HH of each item (B,), at the guess or the datum of the latent zero.
 
         Exact up to 64 hidden entries, else a lower bound by 24 steps of Lanczos. `fit` refuses a partition for which
         it is above 1e6 (1e12 in double precision) for half of the items or more.
         """
         if self._condition is None:
-            self._condition = conditioning(self.flow, self.batch.filled(), self.batch.hidden, self._point)
+            self._condition = condition_number(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         return self._condition
 
     def sample(self, n: int = 1) -> Values:

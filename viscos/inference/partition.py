@@ -212,7 +212,7 @@ def _volume_rows(A: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def conditioning(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Tensor:
+def condition_number(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -> Tensor:
     """About the condition number of G^HH at `point` (B, …), as for `maxvol` (B,); at least it, where H is large."""
     point = reference(flow, y, hidden) if point is None else point
     return condition_estimate(flow.linearize(point)[1], hidden, y)

@@ -104,6 +104,6 @@ def summarised(done: Completions, mean: Values, bound: Values, terms: Terms) -> 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table whose columns stand under each other: words to the left, numbers to the right."""
+    """Lines of a table whose columns stand under each other, all to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

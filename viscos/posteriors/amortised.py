@@ -17,7 +17,7 @@ from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian, regression
 from viscos.posteriors.gaussian import DiagonalGaussian
 from viscos.posteriors.latent import LatentDistribution
-from viscos.posteriors.mixture import GaussianMixture, quantiles
+from viscos.posteriors.mixture import GaussianMixture, places_of
 from viscos.posteriors.networks import MLP, Plain, UNet
 from viscos.posteriors.posterior import InferenceNetwork
 
@@ -74,6 +74,8 @@ class Amortised(InferenceNetwork):
         super().__init__()
         if components < 1:
             raise InputError(f"posterior.components is {components}; give 1 or more")
+        if components > 1 and not regressed:
+            raise InputError("a network gives a mixture if it is taught by regression; take posterior.components=1")
         if len(shape) not in (1, 3):
             raise InputError(
                 f"posterior=amortised is for images (C, H, W) and vectors (d,), got {tuple(shape)}; "
@@ -97,7 +99,7 @@ class Amortised(InferenceNetwork):
         self.components = components
         if regressed and components > 1:
             self.heads["logit"] = nn.Linear(self.reader.width, components)
-            places, self.deviation = quantiles(components, torch.zeros(self.shape))
+            places, self.deviation = places_of(components, torch.zeros(self.shape))
             self.register_buffer("places", places, persistent=False)
         for p in self.heads.parameters():
             nn.init.zeros_(p)
@@ -205,8 +207,6 @@ class Amortised(InferenceNetwork):
 
     def _through(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """q centred on the latent of a completion."""
-        if self.components > 1:
-            raise InputError("a network gives a mixture if it is taught by regression; take posterior.components=1")
         filled, features = self._features(batch)
         features = features.detach() if self.held_out else features
         guess, log_scale = self._moved(batch, filled, features, "center"), self._output(features, "log_scale")

@@ -96,7 +96,7 @@ class GaussianMixture(LatentDistribution):
         return self.masked(torch.einsum("bc,bc...->b...", self.logit.softmax(1), self.mean))
 
 
-def quantiles(components: int, like: Tensor) -> tuple[Tensor, float]:
+def places_of(components: int, like: Tensor) -> tuple[Tensor, float]:
     """Places of `components` Gaussians (C, …) of one deviation, which are together about a standard normal.
 
     `like` (…) is an item. Along each of its entries they are at the quantiles (c + ½) / C, in an order of its own (a
@@ -113,7 +113,7 @@ def spread(mean: Tensor, log_scale: Tensor, hidden: Tensor) -> GaussianMixture:
 
     So components of Gaussians that are alike make up such a Gaussian, and no two are the same.
     """
-    places, scale = quantiles(mean.shape[1], mean[0, 0])
+    places, scale = places_of(mean.shape[1], mean[0, 0])
     log_scale = torch.where(log_scale.isfinite(), log_scale, 0)
     logit = mean.new_zeros(mean.shape[:2])
     return GaussianMixture(mean + places * log_scale.exp(), hidden, log_scale + math.log(scale), logit)

@@ -14,7 +14,7 @@ from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
 from viscos.posteriors.latent import LatentDistribution
-from viscos.posteriors.mixture import GaussianMixture, quantiles, spread
+from viscos.posteriors.mixture import GaussianMixture, places_of, spread
 
 
 class Posterior(nn.Module):
@@ -188,7 +188,7 @@ class Mixture(PerItem):
         super().__init__(like)
         if components < 1:
             raise InputError(f"posterior.components is {components}; give 1 or more")
-        places, scale = quantiles(components, like[0])
+        places, scale = places_of(components, like[0])
         self.mean = nn.Parameter(places.unsqueeze(0).expand(len(like), *places.shape).clone())
         self.log_scale = nn.Parameter(torch.full_like(self.mean, math.log(scale)))
         self.logit = nn.Parameter(like.new_zeros(len(like), components))

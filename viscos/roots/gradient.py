@@ -29,8 +29,7 @@ class _Implicit(torch.autograd.Function):
 def implicit(z: Tensor, r: Tensor, solve_transposed: Callable[[Tensor], Tensor]) -> Tensor:
     """The solution `z` (B, …) with the gradient of an implicit function.
 
-    `r` (B, …) is the residual at the (detached) solution, differentiable in whatever z depends on;
-    `solve_transposed` maps
-    a gradient a (B, …) to λ with Aᵀλ = a.
+    `r` (B, …) is the residual at the (detached) solution, differentiable in whatever z depends on; `solve_transposed`
+    maps a gradient a (B, …) to λ with Aᵀλ = a.
     """
     return _Implicit.apply(z.detach(), r, solve_transposed)

@@ -31,7 +31,7 @@ CALIBRATED = 100
 hundred items and as many samples may cost more than all else."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What was trained, the items that it is measured on, and how."""
 
@@ -95,18 +95,18 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     )
     idle = {} if model is None else of_denoising(model, dataset.gaussian_noise)
     return Evaluation(
-        cfg,
-        Path(cfg["run_dir"]),
-        trained,
-        test,
-        observed,
-        measuring,
-        parts,
-        given,
-        cfg["seed"],
-        _described(trained, cfg, masks, len(test)),
-        said(typed, idle),
-        calibration,
+        settings=cfg,
+        run_dir=Path(cfg["run_dir"]),
+        trained=trained,
+        test=test,
+        observed=observed,
+        measuring=measuring,
+        parts=parts,
+        given=given,
+        seed=cfg["seed"],
+        described=_described(trained, cfg, masks, len(test)),
+        idle=said(typed, idle),
+        calibration=calibration,
     )
 
 

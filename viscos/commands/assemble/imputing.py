@@ -88,7 +88,7 @@ class Items:
         return self.known & ~self.observed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Imputing:
     """What was trained, items with holes, and how they are completed."""
 
@@ -186,24 +186,24 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     else:
         by, idle = _imputer(cfg, trained, subject, objective, device), of_another_imputer()
     return Imputing(
-        _with_whole_paths(cfg),
-        Path(cfg["run_dir"]),
-        items,
-        data,
-        trained,
-        by,
-        objective,
-        device,
-        noise_of(trained, cfg["denoise"]),
-        cfg["draws"],
-        cfg["batch_size"] or (TOGETHER if len(data.shape) > 1 else ROWS_TOGETHER),
-        cfg["learning_rate"],
-        cfg["samples"],
-        cfg["seed"],
-        said(given, idle | of_input(pictures=bool(items.pictures), table=items.rows is not None, holes=own)),
-        cfg["refine"],
-        _proposals(cfg, by, data),
-        (CHECKED if cfg["check"] == AUTO else cfg["check"]) if own else None,
+        settings=_with_whole_paths(cfg),
+        run_dir=Path(cfg["run_dir"]),
+        items=items,
+        data=data,
+        saved=trained,
+        by=by,
+        objective=objective,
+        device=device,
+        noise=noise_of(trained, cfg["denoise"]),
+        draws=cfg["draws"],
+        batch_size=cfg["batch_size"] or (TOGETHER if len(data.shape) > 1 else ROWS_TOGETHER),
+        learning_rate=cfg["learning_rate"],
+        samples=cfg["samples"],
+        seed=cfg["seed"],
+        idle=said(given, idle | of_input(pictures=bool(items.pictures), table=items.rows is not None, holes=own)),
+        refine=cfg["refine"],
+        proposals=_proposals(cfg, by, data),
+        check=(CHECKED if cfg["check"] == AUTO else cfg["check"]) if own else None,
     )
 
 

@@ -31,11 +31,11 @@ class Completed:
     @classmethod
     def read(cls, run: str | Path) -> Completed:
         """Reads those of a run folder; raises `InputError` if it is none of `viscos impute`."""
-        arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws"))
+        arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws", "antithetic"))
         if arrays["truth"].dim() != 4:
             raise InputError(f"{run} completes vectors, and this figure is of images; take name=density")
-        # Draws come in antithetic pairs; every second one is independent of the others.
-        return cls(arrays["truth"], arrays["observed"], arrays["draws"][::2], arrays.get("first_iteration_draw"))
+        draws = arrays["draws"][:: 2 if arrays["antithetic"] else 1]
+        return cls(arrays["truth"], arrays["observed"], draws, arrays.get("first_iteration_draw"))
 
 
 def load(path: Path, needed: tuple[str, ...]) -> dict[str, Tensor]:
