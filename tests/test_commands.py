@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -136,7 +137,7 @@ def test_what_a_run_leaves(trained):
     files = {path.name for path in trained.iterdir()}
     assert files == {
         "config.yaml", "checkpoint.pt", "masks_train.npz", "masks_test.npz", "metrics.json", "completions.png",
-        "tensorboard", ".hydra",
+        "items.csv", "tensorboard", ".hydra",
     }  # fmt: skip
     record, cfg = figures(trained), runs.load_config(trained)
     assert record["command"] == "train" and record["steps"] == 2 and record["items"] == 8
@@ -458,6 +459,11 @@ def test_eval_repeats_the_figures_of_training(trained):
     for key in ("items", "mask_hash", "missing", "draws", "rmse", "solver", "accuracy", "bound", "lipschitz", "seed"):
         assert mine[key] == theirs[key], key
     assert (folder / "completions.png").read_bytes() == (trained / "completions.png").read_bytes()
+    assert (folder / "items.csv").read_bytes() == (trained / "items.csv").read_bytes()
+    items = pd.read_csv(folder / "items.csv")
+    assert items["item"].tolist() == list(range(8)) and items["label"].between(0, 9).all()
+    assert items["entries"].tolist() == (~load_masks(trained / "masks_test.npz")).flatten(1).sum(1).tolist()
+    assert items["rmse_mean"].mean() == pytest.approx(mine["rmse"]["mean"]["per_image_mean"], rel=1e-6)
 
 
 def test_an_evaluation_of_another_imputer_stands_in_a_table_beside_another_one(trained, capsys):

@@ -293,9 +293,8 @@ def test_a_failed_solve_is_left_out_and_counted(model):
             return Solution(found.value, status, found.residual, found.evaluations, found.fallback)
 
     reference = Reference(Projections(), pictures(200))
-    record, first = evaluate(
-        model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, others=OTHERS, metrics=standard_metrics(TEST, reference)
-    )
+    metrics = standard_metrics(TEST, reference)
+    record, first = evaluate(model, TEST, OBSERVED, Objective(Failing()), PROTOCOL, others=OTHERS, metrics=metrics)
     failed = ~OBSERVED.flatten(1)[:, 0]
     assert 0 < int(failed.sum()) < N
     assert record["solver"]["failed"] == pytest.approx(float(failed.double().mean()))
@@ -311,6 +310,14 @@ def test_a_failed_solve_is_left_out_and_counted(model):
         assert row["items"] == N - int(failed.sum()) and row["failed_items_left_out"] == int(failed.sum())
     done = completions(model)
     ok = ~failed
+    each = {name: numbers for metric in metrics for name, numbers in metric.per_item().items()}
+    for name in ("rmse_mean", "rmse_draw", "energy_draw"):
+        assert torch.equal(each[name].isnan(), failed), name
+    assert each["rmse_gaussian_mean"].isfinite().all() and each["energy_gaussian_draw"].isfinite().all()
+    item = int(ok.nonzero()[-1])
+    alone = pooled(done.draws[0][item : item + 1], TEST.values[item : item + 1], ~OBSERVED[item : item + 1])
+    assert float(each["rmse_draw"][item]) == pytest.approx(alone, rel=1e-4)
+    assert float(each["energy_draw"].nanmean()) == pytest.approx(record["energy"]["draw"]["value"])
     expected = pooled(done.draws[0][ok], TEST.values[ok], ~OBSERVED[ok])
     assert record["rmse"]["draw"]["pooled"] == pytest.approx(expected, rel=1e-4)
     assert torch.equal(first.draws[0].isnan().flatten(1).any(1), failed[:5])

@@ -16,8 +16,12 @@ FILE = "items.csv"
 
 def save(folder: Path, test: Data, observed: Tensor, per_item: dict[str, Tensor]) -> None:
     """Writes a line for each item of `test` under the masks `observed` (N, …): its number, its label if it has one, how
-    many entries were scored, and the numbers `per_item` (n ≤ N,); a cell is empty where an item has none.
+    many entries are scored, and the numbers `per_item` (n ≤ N,); a cell is empty where an item has none.
+
+    Writes nothing where there are no such numbers: nothing was hidden.
     """
+    if not per_item:
+        return
     scored = (~observed & test.known).flatten(1).sum(1).tolist()
     labels = {} if test.labels is None else {"label": test.labels.tolist()}
     columns = labels | {"entries": scored} | {name: _cells(numbers, len(test)) for name, numbers in per_item.items()}
