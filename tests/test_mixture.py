@@ -280,7 +280,10 @@ def test_it_takes_over_a_mixture_and_a_gaussian():
         (lambda: mixture().reparametrised(normal(2, 4, *SHAPE)), "mixture of 3 components .* got 2; take samples=3"),
         (lambda: Mixture(batch_of().filled(), 4).begin(mixture()), "begins at a mixture of 3; take posterior.comp"),
         (lambda: Amortised((2,), components=0), "posterior.components is 0; give 1 or more"),
-        (lambda: Amortised((2,), components=3), "taught by regression; take posterior.components=1"),
+        (
+            lambda: Amortised((2,), components=3)(incomplete(torch.zeros(1, 2), torch.tensor([True, False])), None),
+            "taught by regression; take posterior.components=1",
+        ),
     ],
 )
 def test_refusals(call, message):

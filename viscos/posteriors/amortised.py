@@ -74,8 +74,6 @@ class Amortised(InferenceNetwork):
         super().__init__()
         if components < 1:
             raise InputError(f"posterior.components is {components}; give 1 or more")
-        if components > 1 and not regressed:
-            raise InputError("a network gives a mixture if it is taught by regression; take posterior.components=1")
         if len(shape) not in (1, 3):
             raise InputError(
                 f"posterior=amortised is for images (C, H, W) and vectors (d,), got {tuple(shape)}; "
@@ -207,6 +205,8 @@ class Amortised(InferenceNetwork):
 
     def _through(self, batch: Incomplete, flow: Flow) -> LatentDistribution:
         """q centred on the latent of a completion."""
+        if self.components > 1:
+            raise InputError("a network gives a mixture if it is taught by regression; take posterior.components=1")
         filled, features = self._features(batch)
         features = features.detach() if self.held_out else features
         guess, log_scale = self._moved(batch, filled, features, "center"), self._output(features, "log_scale")
