@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.rng import Generators, rademacher, usual_probes
-from viscos.core.solution import Solution, item_dot, per_item
+from viscos.core.solution import Solution, item_dot, item_max, per_item
 from viscos.flows.layers.branch import Branch
 from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
@@ -51,7 +51,7 @@ class Bijection(nn.Module):
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         """y = f(x) (B, …), with a verdict on each item: by default the root of g(y) = x, to 2e-6 (1e-11 in double)."""
-        return root(self, x, anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=100))
+        return root(self, x, anderson(inverse_tolerance(x), budget=100))
 
     def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
@@ -182,6 +182,24 @@ class ClosedForm(Bijection):
 
     def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self.forward_and_ladj(y, generator)
+
+
+def inverse_tolerance(x: Tensor) -> float:
+    """The residual up to which a bijection's own inverse is solved, by the precision of x."""
+    return 1e-11 if x.dtype == torch.float64 else 2e-6
+
+
+def verified_tolerance(x: Tensor) -> float:
+    """The residual up to which what somebody else took for the inverse of x counts as that, for |x| up to one."""
+    return 1e-8 if x.dtype == torch.float64 else 1e-4
+
+
+def is_inverse(residual: Tensor, x: Tensor) -> Tensor:
+    """Where max |g(y) − x| (B,) lets y pass for the inverse of x (B, …): up to 1e-4 (1e-8 in double) times max(1, |x|).
+
+    False where it is NaN.
+    """
+    return residual <= verified_tolerance(x) * item_max(x).clamp_min(1)
 
 
 @torch.no_grad()

@@ -10,6 +10,11 @@ from torch import Tensor
 from viscos.linear.operator import LinearOperator
 
 
+def tight_tolerance(b: Tensor) -> float:
+    """The relative residual of a product with an inverse, by the precision of b."""
+    return 1e-10 if b.dtype == torch.float64 else 1e-5
+
+
 @dataclass(frozen=True)
 class LinearProblem:
     """A z = b; the error of an item is ‖A z − b‖₂ / ‖b‖₂."""
