@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from viscos.core.rng import Generators, rademacher, usual_probes
 from viscos.core.solution import Solution, item_dot, item_max, per_item
 from viscos.flows.layers.branch import Branch
-from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
+from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, RootFinder, anderson
-from viscos.roots.links import Links
+from viscos.roots.links import Links, Skeleton
 
 _PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
 WRONG = 0.05

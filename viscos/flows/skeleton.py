@@ -25,6 +25,7 @@ from viscos.linear import (
     dense,
     grouped,
 )
+from viscos.roots.links import Skeleton
 
 _LARGEST = 1024  # entries of both H and O above which (W^HH)⁻¹ is iterative: an item's factors have its square
 _ITERATIVE = 2
@@ -159,10 +160,6 @@ def inverse_or_pseudo(blocks: Tensor) -> Tensor:
     for item in (~sane).nonzero().flatten().tolist():
         inverse[item] = torch.linalg.pinv(torch.nan_to_num(blocks[item]), rtol=_PSEUDO)
     return inverse
-
-
-Skeleton = AffineSkeleton | DenseSkeleton | BlockSkeleton
-"""What is near a flow, and easy to invert on a block."""
 
 
 class Linearizable(Protocol):

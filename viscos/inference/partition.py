@@ -21,10 +21,11 @@ from viscos.core.rng import Generators
 from viscos.core.solution import Solution
 from viscos.flows.bijection import ClosedForm
 from viscos.flows.flow import Flow
-from viscos.flows.skeleton import BlockSkeleton, Skeleton, inverse_or_pseudo
+from viscos.flows.skeleton import BlockSkeleton, inverse_or_pseudo
 from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
 from viscos.roots import RootFinder
+from viscos.roots.links import Skeleton
 
 PARTITIONS = ("same", "maxvol")
 """Which latents go with the hidden entries: those of the same coordinates, or those that `maxvol` chooses."""

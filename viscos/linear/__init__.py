@@ -25,3 +25,4 @@ from viscos.linear.operator import dense as dense
 from viscos.linear.operator import grouped as grouped
 from viscos.linear.principal import PrincipalBlocks as PrincipalBlocks
 from viscos.linear.principal import PrincipalInverse as PrincipalInverse
+from viscos.linear.problem import LinearSolver as LinearSolver

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.solution import Solution
-from viscos.linear import GMRES, Block, LinearOperator, Product, solve_lifted
-from viscos.roots.equation import LinearSolver
+from viscos.linear import GMRES, Block, LinearOperator, LinearSolver, Product, solve_lifted
 
 
 class BlockSolver:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from viscos.core.solution import Solution, Status
-from viscos.roots.equation import DataEquation, LatentEquation
+from viscos.roots.equation import DataEquation, LatentEquation, RootFinder
 from viscos.roots.methods.newton_krylov import NewtonKrylov
-
-
-class RootFinder(Protocol):
-    """Anything that solves the latent equation."""
-
-    @property
-    def tolerance(self) -> float: ...
-
-    def solve(self, equation: LatentEquation, start: Tensor) -> Solution: ...
 
 
 @dataclass(frozen=True)
