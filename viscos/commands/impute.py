@@ -205,7 +205,7 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
         posterior.begin(taught)
     if fits:
         start = Conditional(conditional.flow, batch, posterior, job.objective, job.seed, noise=job.noise)
-        before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
+        before, first_bound = start.completions(1, antithetic=True), torch.as_tensor(start.bound(2)).cpu()
         began = time.monotonic()
         _fit(each, conditional, log, int(rows[0]))
     fitted = time.monotonic()
@@ -221,7 +221,7 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
     if diagnosis is not None:
         bound = diagnosis.bound.cpu()
     elif affordable:
-        bound = conditional.bound(2).cpu()
+        bound = torch.as_tensor(conditional.bound(2)).cpu()
     seconds = fitted - began, ended - fitted
     return Results(done, bound, before, first_bound, condition, *seconds, diagnosis, judged - ended)
 
