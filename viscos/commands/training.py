@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from viscos import runs
-from viscos.commands import floor
+from viscos.commands.assemble import floor
 from viscos.commands.assemble.measuring import Measured
 from viscos.commands.assemble.training import Training
 from viscos.commands.interrupt import held

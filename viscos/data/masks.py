@@ -17,7 +17,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.mask_files import ENDINGS, read_mask
-from viscos.data.sources.pictures import PICTURES
+from viscos.data.pictures import PICTURES
 
 Shape = tuple[int, ...]
 

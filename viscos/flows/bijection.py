@@ -5,14 +5,14 @@ Names follow the paper: y data, x latent, g: y → x is `forward`, f = g⁻¹: x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from viscos.core.rng import Generators, rademacher, usual_probes
 from viscos.core.solution import Solution, item_dot, item_max, per_item
-from viscos.flows.layers.branch import Branch
 from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, RootFinder, anderson
@@ -21,6 +21,17 @@ from viscos.roots.links import Links, Skeleton
 _PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
 WRONG = 0.05
 """Relative residual of a probe's solve above which the item counts as failed."""
+
+
+class Contraction(Protocol):
+    """The branch of a residual layer: a map whose Lipschitz constant is to stay below one."""
+
+    autocast: torch.dtype | None
+    """What its differentiable passes run in; None: the dtype of the data."""
+
+    def lipschitz(self) -> float:
+        """A certified bound of its Lipschitz constant."""
+        ...
 
 
 class Bijection(nn.Module):
@@ -138,7 +149,7 @@ class Bijection(nn.Module):
         """The bijections that it is a chain of, themselves no chains: in the order data → latent."""
         return [self]
 
-    def branches(self) -> list[Branch]:
+    def branches(self) -> Sequence[Contraction]:
         """The contractions in it, whose Lipschitz constants must stay below one."""
         return []
 

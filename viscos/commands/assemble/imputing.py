@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.commands import floor
+from viscos.commands.assemble import floor
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
@@ -29,9 +29,9 @@ from viscos.commands.assemble.saved import (
 )
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
+from viscos.data.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.far_out import far_from_training
 from viscos.data.items import Data
-from viscos.data.sources.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
