@@ -385,6 +385,14 @@ def test_the_exact_velocity_takes_noise_off_as_its_gaussian_does():
     assert torch.allclose(flow.denoised(y, 0.3), wanted, atol=1e-12)
 
 
+def test_completions_are_cleaned_where_they_were_hidden_and_the_flow_can():
+    flow, y, hidden = flow_named("continuous, image"), normal(3, 1, 4, 4), normal(3, 1, 4, 4, seed=1) > 0
+    clean = flow.cleaned(y, hidden, 0.2)
+    assert torch.equal(clean[~hidden], y[~hidden]) and torch.equal(clean[hidden], flow.denoised(y, 0.2)[hidden])
+    assert not torch.equal(clean, y) and flow.cleaned(y, hidden, 0.0) is y
+    assert flow_named("image").cleaned(y, hidden, 0.2) is y
+
+
 def test_noise_is_taken_off_hidden_entries_of_draws_alone():
     flow = flow_named("continuous, image")
     observed = torch.rand(3, 1, 4, 4, generator=generator(0)) < 0.5

@@ -89,6 +89,13 @@ class Flow(Chain):
         """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
         return y
 
+    def cleaned(self, y: Tensor, hidden: Tensor, noise: float) -> Tensor:
+        """Completions y (B, …) with the noise of training taken off their `hidden` entries alone, as `denoised` does.
+
+        They stay as they are where there was none, or the flow cannot.
+        """
+        return torch.where(hidden, self.denoised(y, noise), y) if noise > 0 and self.can_denoise else y
+
     def select(self, index: Tensor) -> Flow:
         """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
         return self

@@ -138,7 +138,5 @@ def impute(
         y, solution = y.index_copy(0, rows, again.y), solution.retried(rows, again.solution)
     ok = solution.converged.view(-1, *[1] * len(shape))
     latent = torch.where(ok, flow.to_latent(y), float("nan"))
-    if noise > 0 and flow.can_denoise:
-        y = torch.where(hidden, flow.denoised(y, noise), y)
-    y = torch.where(ok | ~hidden, y, float("nan"))
+    y = torch.where(ok | ~hidden, flow.cleaned(y, hidden, noise), float("nan"))
     return Completions(y.view(draws, *like.shape), latent.view(draws, *like.shape), solution, paired=antithetic)

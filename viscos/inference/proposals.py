@@ -103,7 +103,7 @@ def _some(approximation: Approximation, numbers: range, exact_below: int) -> Pro
         rest, error = (rest + again) / 2, (rest - again) / 2
     weight = torch.where(empty, 0, prior - q.log_prob_of_noise(epsilon) + rest)
     solved = completion.solution.converged.view(shape) & weight.isfinite()  # else at a singular Jacobian
-    clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
+    clean = flow.cleaned(y, hidden, noise)
     y, looked = y.view(*shape, *like.shape[1:]), range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
     return Proposals(
         y,

@@ -21,7 +21,6 @@ from viscos.commands.assemble.paths import whole
 from viscos.commands.assemble.saved import (
     from_training,
     moved,
-    noise_of,
     table_is_there,
     test_masks,
     test_split,
@@ -194,7 +193,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
         by,
         objective,
         device,
-        noise_of(trained, cfg["denoise"]),
+        trained.taken_off(cfg["denoise"]),
         cfg["draws"],
         cfg["batch_size"] or (TOGETHER if len(data.shape) > 1 else ROWS_TOGETHER),
         cfg["learning_rate"],
@@ -226,7 +225,7 @@ def _choice(cfg: dict[str, Any], trained: Trained, data: Data) -> tuple[Choice, 
     posterior = choice.posterior(data.values[:1])
     check_partition(cfg["partition"], posterior)
     taken = posterior is choice.network
-    fitted, known = not taken and choice.steps > 0, noise_of(trained, True)
+    fitted, known = not taken and choice.steps > 0, trained.taken_off(True)
     return choice, of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and taken)
 
 
@@ -242,7 +241,7 @@ def _imputer(
 
 def _parts(cfg: dict[str, Any], trained: Saved, objective: Objective, device: torch.device) -> Parts:
     """What imputers are made of."""
-    model, noise = trained.model if isinstance(trained, Trained) else None, noise_of(trained, cfg["denoise"])
+    model, noise = trained.model if isinstance(trained, Trained) else None, trained.taken_off(cfg["denoise"])
     return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device)
 
 
