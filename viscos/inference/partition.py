@@ -101,8 +101,9 @@ class Repartitioned(Flow):
 
     @torch.no_grad()
     def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
-        back = self.partition.index.argsort(1)
-        return self.flow.to_data(_permuted(x, back), solver)
+        order = self.layers[1]
+        assert isinstance(order, Reordered)
+        return self.flow.to_data(_permuted(x, order.back), solver)
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         return self.flow.denoised(y, noise)
