@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from viscos.linear import dense
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import Diagonal
 from viscos.roots import anderson
+from viscos.runs.trained import Saved, Trained
 
 ROOT = torch.tensor([[1.2, 0.0], [0.5, 0.4]], dtype=F64)
 LAW = Gaussian(torch.tensor([0.3, -1.0], dtype=F64), ROOT @ ROOT.T)
@@ -383,6 +385,24 @@ def test_the_exact_velocity_takes_noise_off_as_its_gaussian_does():
     flow, y = Continuous([], Exact(LAW.covariance), (2,), angles(4), "rk4"), normal(6, 2) @ ROOT.T
     wanted = y - 0.3**2 * y @ torch.linalg.inv(LAW.covariance + 0.01 * torch.eye(2, dtype=F64))
     assert torch.allclose(flow.denoised(y, 0.3), wanted, atol=1e-12)
+
+
+def test_completions_are_cleaned_where_they_were_hidden_and_the_flow_can():
+    flow, y, hidden = flow_named("continuous, image"), normal(3, 1, 4, 4), normal(3, 1, 4, 4, seed=1) > 0
+    clean = flow.cleaned(y, hidden, 0.2)
+    assert torch.equal(clean[~hidden], y[~hidden]) and torch.equal(clean[hidden], flow.denoised(y, 0.2)[hidden])
+    assert not torch.equal(clean, y) and flow.cleaned(y, hidden, 0.0) is y
+    assert flow_named("image").cleaned(y, hidden, 0.2) is y
+
+
+@pytest.mark.parametrize(("noise", "taken"), [(0.2, 0.2), ("uniform", 0.0), (None, 0.0)])
+def test_a_run_takes_off_the_noise_of_its_training(noise, taken):
+    """Where it is asked to and the flow can; one that was dequantised, or came without data, has none to take off."""
+    cfg = {} if noise is None else {"dataset": {"noise": noise}}
+    of = {name: SimpleNamespace(flow=flow_named(name)) for name in ("continuous, image", "image")}
+    can, cannot = (Trained(cfg=cfg, state={}, path=Path("run"), model=model) for model in of.values())
+    assert can.taken_off(True) == taken and can.taken_off(False) == 0
+    assert cannot.taken_off(True) == Saved(cfg=cfg, state={}, path=Path("run")).taken_off(True) == 0
 
 
 def test_noise_is_taken_off_hidden_entries_of_draws_alone():

@@ -55,6 +55,7 @@ def every_case(devices):
     """What a process does in the test below."""
     torch.set_num_threads(1)
     assert devices.world_size == 2
+    assert devices.anywhere(devices.global_rank == 1) and not devices.anywhere(False)
     return {name: train(case, devices) for name, case in SHARED.items()}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import viscos
 
 FOLDER = Path(viscos.__path__[0])
@@ -38,8 +40,8 @@ def part(path: Path) -> str:
     return path.relative_to(FOLDER).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """The parts of viscos that a file imports, anywhere in it."""
+def imported(path: Path) -> set[str]:
+    """The names that a file imports, anywhere in it, in full."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
@@ -49,8 +51,13 @@ def imports(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("viscos.")}
+        found |= set(names)
     return found
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of viscos that a file imports."""
+    return {name.split(".")[1] for name in imported(path) if name.startswith("viscos.")}
 
 
 def test_imports_point_left():
@@ -60,6 +67,63 @@ def test_imports_point_left():
             continue
         assert name in ORDER, f"give {name} its place in ORDER"
         assert imports(path) <= set(ORDER[: ORDER.index(name) + 1]), path
+
+
+FOLDERS = sorted({path.parent for path in FILES})
+
+
+def inside(folder: Path, name: str) -> str | None:
+    """The module of `folder`, or the folder in it, that an imported name (viscos.…) belongs to, if any does."""
+    here = ("viscos", *folder.relative_to(FOLDER).parts)
+    parts = tuple(name.split("."))
+    if parts[: len(here)] != here or len(parts) == len(here):
+        return None
+    first = parts[len(here)]
+    return first if (folder / first).is_dir() or (folder / f"{first}.py").is_file() else None
+
+
+def within(folder: Path) -> dict[str, set[str]]:
+    """For each module of a folder, and each folder in it as one, which of the others it imports.
+
+    `__init__`, which gathers what users want from above and below, is left out.
+    """
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        if folder not in path.parents or path == folder / "__init__.py":
+            continue
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
+        others = {inside(folder, name) for name in imported(path)}
+        found.setdefault(own, set()).update(other for other in others if other not in (own, None))
+    return found
+
+
+def cycle(imports: dict[str, set[str]], folders: set[str]) -> list[str] | None:
+    """A cycle through one of the folders, if there is one."""
+    for start in sorted(folders & imports.keys()):
+        reached, left = set[str](), list(imports[start])
+        while left:
+            name = left.pop()
+            if name not in reached:
+                reached.add(name)
+                left += imports.get(name, ())
+        if start in reached:
+            return [start, *sorted(name for name in reached if start in imports.get(name, ()))]
+    return None
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: ".".join(folder.relative_to(FOLDER.parent).parts))
+def test_a_folder_and_what_it_imports_make_no_cycle(folder):
+    """A folder stands above a module beside it or below it: what it imports never imports it, by whatever way."""
+    assert cycle(within(folder), {path.name for path in folder.iterdir() if path.is_dir()}) is None
+
+
+def test_cycles_are_found():
+    assert cycle({"sources": {"columns"}, "columns": {"scaling"}, "scaling": {"sources"}}, {"sources"}) == [
+        "sources",
+        "scaling",
+    ]
+    assert cycle({"sources": {"columns"}, "table": {"sources"}, "columns": set()}, {"sources"}) is None
+    assert cycle({"a": {"b"}, "b": {"a"}, "sources": {"a"}}, {"sources"}) is None  # modules of one folder
 
 
 def test_only_the_command_line_knows_hydra():

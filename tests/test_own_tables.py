@@ -21,10 +21,10 @@ from viscos.commands.results import Results, completed
 from viscos.commands.tables import FEWEST, Filled, interval
 from viscos.core.errors import InputError
 from viscos.data.columns import FORMATS, Column, Scheme
+from viscos.data.dialect import Dialect
 from viscos.data.far_out import far_from_training, far_out
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, fit_scaling
-from viscos.data.sources.dialect import Dialect
 from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import read_sheet
 from viscos.data.sources.table import read_rows

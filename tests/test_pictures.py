@@ -14,8 +14,8 @@ from viscos.cli import main
 from viscos.commands.pictures import file_names
 from viscos.core.errors import InputError
 from viscos.data.masks import FileMask
+from viscos.data.pictures import open_picture, read_picture
 from viscos.data.sources.files import read_items
-from viscos.data.sources.pictures import open_picture, read_picture
 from viscos.data.windows import Window, covering
 from viscos.inference.diagnosis import WORDS
 from viscos.report.overview import labelled

@@ -334,6 +334,57 @@ def test_the_fallback_marks_its_items():
     assert torch.allclose(hopeless.residual, item_max(equation.residual(hopeless.value)))
 
 
+def test_of_two_solves_each_item_keeps_the_better():
+    """Its value with its residual; evaluations add up, and nothing is called solved but what is kept."""
+    nan, inf = float("nan"), float("inf")
+    converged, budget, stalled, broken = (
+        int(s) for s in (Status.CONVERGED, Status.BUDGET, Status.STALLED, Status.NON_FINITE)
+    )
+    cases = [  # (residual, status) of the first, of the second, and of what becomes of them
+        ((1e-9, converged), None, (1e-9, converged)),
+        ((0.5, budget), (0.7, budget), (0.5, budget)),
+        ((0.5, budget), (1e-9, converged), (1e-9, converged)),
+        ((0.5, stalled), (nan, broken), (0.5, broken)),
+        ((nan, broken), (0.7, stalled), (0.7, stalled)),
+        ((inf, broken), (inf, broken), (inf, broken)),
+        ((0.5, budget), (0.6, converged), (0.5, stalled)),
+    ]
+
+    def made(pairs, value):
+        residual, status = (torch.tensor(column) for column in zip(*pairs, strict=True))
+        return Solution(torch.full((len(pairs), 2), value), status, residual, torch.full_like(residual, value))
+
+    second, asked = [case[1] for case in cases[1:]], []
+    first = made([case[0] for case in cases], 1.0)
+    found = first.or_else(lambda rows: asked.append(rows.tolist()) or made(second, 10.0))
+    assert asked == [[1, 2, 3, 4, 5, 6]]
+    residual, status = (torch.tensor(column) for column in zip(*(case[2] for case in cases), strict=True))
+    assert torch.equal(found.residual, residual) and torch.equal(found.status, status)
+    assert found.value[:, 0].tolist() == [1, 1, 10, 1, 10, 1, 1]
+    assert found.evaluations.tolist() == [1, *[11] * 6] and found.fallback.tolist() == [False, *[True] * 6]
+    assert first.fallback.any().item() is False and first.evaluations.max() == 1  # as it was
+    assert made([(1e-9, converged)], 1.0).or_else(asked.append).converged.all() and len(asked) == 1
+    some = first.or_else(lambda rows: made([second[0]], 10.0), left=torch.arange(7) == 1)
+    assert some.fallback.tolist() == [False, True, *[False] * 5]
+
+
+def test_an_inverse_keeps_the_better_of_its_two_solves(monkeypatch):
+    """The second one may make it worse."""
+    flow = residual_flow("vector")
+    layer = next(leaf for leaf in flow.leaves() if leaf.branches())
+    x = data(flow)
+    monkeypatch.setattr(Anderson, "solve", lambda self, equation, start: made_worse(equation, start))
+
+    def made_worse(equation, start):
+        z = start + 1
+        return Solution(z, torch.full((len(z),), 1), equation.error(equation.residual(z)), torch.ones(len(z)))
+
+    monkeypatch.setattr("viscos.flows.layers.residual.inverse_tolerance", lambda x: 0.0)
+    found = layer.inverse(x)
+    assert found.fallback.all() and not found.converged.any() and bool((found.residual < 1e-6).all())
+    assert torch.allclose(layer(found.value), x, atol=1e-6)
+
+
 def test_solutions_are_joined_draw_by_draw():
     def made(*numbers):
         return Solution.exact(torch.tensor(numbers, dtype=F64))

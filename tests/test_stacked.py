@@ -7,8 +7,7 @@ import pytest
 import torch
 from problems import normal
 
-from viscos.commands import floor
-from viscos.commands.assemble import rows
+from viscos.commands.assemble import floor, rows
 from viscos.commands.assemble.plan import started
 from viscos.commands.assemble.rows import completing
 from viscos.core.batch import incomplete

@@ -28,7 +28,7 @@ OWNERS = {
     "schedule": "viscos.train.plan.SCHEDULES",
     "precision": "viscos.train.fabric.PRECISIONS",
     "dataset.augment": "viscos.data.augment.KINDS",
-    "dataset.channels": "viscos.data.sources.pictures.MODES",
+    "dataset.channels": "viscos.data.pictures.MODES",
     "verbosity": "viscos.core.progress.VERBOSITIES",
     "format": "viscos.report.formats.FORMATS",
     "classifier": "viscos.train.classifier.CLASSIFIERS",

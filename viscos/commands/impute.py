@@ -151,7 +151,7 @@ def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callabl
     A process that is to end lets the others know, so that all end with whole batches. Raises `KeyboardInterrupt` then.
     """
     left = [first for first in each.starts if not each.shards.has(first)]
-    _anywhere(devices, False)  # else a slow process might see as done what a fast one has just done
+    devices.anywhere(False)  # else a slow process might see as done what a fast one has just done
     doing = "completing" if each.refuses else "completing again, to measure"
     with nullcontext(quiet) if each.job.fits else patient_bar(doing) as progress:  # each fit has a bar of its own
         for place in range(0, len(left), devices.world_size):
@@ -160,13 +160,8 @@ def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callabl
                 each.shards.save(first, _complete(each, rows, log))
             done = len(each.starts) - len(left) + min(place + devices.world_size, len(left))
             progress(min(done * each.job.batch_size, len(each.job.data)), len(each.job.data), {})
-            if _anywhere(devices, interrupted()):
+            if devices.anywhere(interrupted()):
                 raise KeyboardInterrupt
-
-
-def _anywhere(devices: Devices, flag: bool) -> bool:
-    """Whether a flag is set in any process; waits for all of them."""
-    return any(row[0] for row in devices.gather_rows([float(flag)]))
 
 
 def _save(job: Imputing, again: Imputing | None, done: list[Results], log: Log) -> None:
@@ -205,7 +200,7 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
         posterior.begin(taught)
     if fits:
         start = Conditional(conditional.flow, batch, posterior, job.objective, job.seed, noise=job.noise)
-        before, first_bound = start.completions(1, antithetic=True), start.bound(2).cpu()
+        before, first_bound = start.completions(1, antithetic=True), torch.as_tensor(start.bound(2)).cpu()
         began = time.monotonic()
         _fit(each, conditional, log, int(rows[0]))
     fitted = time.monotonic()
@@ -221,7 +216,7 @@ def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
     if diagnosis is not None:
         bound = diagnosis.bound.cpu()
     elif affordable:
-        bound = conditional.bound(2).cpu()
+        bound = torch.as_tensor(conditional.bound(2)).cpu()
     return Results(
         draws=done,
         bound=bound,

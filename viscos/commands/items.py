@@ -8,8 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from viscos.commands.lines import write_lines
+from viscos.data.dialect import Dialect
 from viscos.data.items import Data
-from viscos.data.sources.dialect import Dialect
 
 FILE = "items.csv"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from viscos.core import atomic
-from viscos.data.sources.dialect import Dialect
+from viscos.data.dialect import Dialect
 
 
 def write_lines(path: Path, header: Iterable[str], lines: Iterable[Iterable[object]], signs: Dialect) -> None:

@@ -14,8 +14,8 @@ from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 from viscos.core import atomic
 from viscos.core.progress import say
+from viscos.data.pictures import MODES, Picture
 from viscos.data.sources.files import Framed
-from viscos.data.sources.pictures import MODES, Picture
 from viscos.data.windows import Window
 from viscos.report.grid import HIDDEN
 from viscos.report.overview import labelled

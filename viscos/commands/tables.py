@@ -15,8 +15,8 @@ from torch import Tensor
 from viscos.commands.lines import write_lines
 from viscos.core.progress import say
 from viscos.data.columns import Column, Scheme
+from viscos.data.dialect import Dialect
 from viscos.data.scaling import Scaling
-from viscos.data.sources.dialect import Dialect
 from viscos.data.sources.sheet import Cells, Sheet
 from viscos.data.sources.table import Rows
 

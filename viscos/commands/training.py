@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from viscos import runs
-from viscos.commands import floor
+from viscos.commands.assemble import floor
 from viscos.commands.assemble.measuring import Measured
 from viscos.commands.assemble.training import Training
 from viscos.commands.interrupt import held
@@ -25,17 +26,7 @@ from viscos.train.validation import bound
 
 def follow(job: Training) -> dict[str, Any]:
     """The training in a process that has nothing to write."""
-    trainer = job.trainer
-    with held() as interrupted:
-
-        def after(report: Report) -> None:
-            if report.step % job.log_every == 0:
-                trainer.certified()  # in every process: all end where it is refused
-            if trainer.anywhere(interrupted()):
-                trainer.result()
-                raise KeyboardInterrupt
-
-        trainer.run(after, lambda epoch: None)
+    _steps(job, lambda report, model: None, lambda result: None)
     return {}
 
 
@@ -43,21 +34,20 @@ def learn(job: Training, log: Log) -> float:
     """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes."""
     trainer, began, means = job.trainer, time.monotonic() - job.begun.spent, job.means
 
-    def save(epoch: int = 0) -> None:
+    def save(result: Model) -> None:
         test = job.test
         known = (job.gaussian, means, job.scaling, job.begun.rows)
-        result = trainer.result()
         parts = model_state(result, job.settings, test.shape, test.classes, *known)
         progress = {"trainer": trainer.state(result), "seconds": time.monotonic() - began}
         checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.begun.files, **progress})
 
-    save()
-    with held() as interrupted, bar("training", trainer.total, trainer.step) as progress:
+    save(trainer.result())
+    with bar("training", trainer.total, trainer.step) as progress:
 
-        def after(report: Report) -> None:
+        def see(report: Report, model: Model | None) -> None:
             scalars = report.loss | report.solver
-            if report.step % job.log_every == 0:
-                scalars |= _bound(job, report, trainer.certified())
+            if model is not None:
+                scalars |= _bound(job, report, model)
                 log.scalars("train", scalars, report.step)
                 progress.say(_line(report, scalars), "verbose")
             if report.validation:
@@ -66,11 +56,8 @@ def learn(job: Training, log: Log) -> float:
             shown = ("bound", "residual", "failed", "matching", "nll")
             held_back = {f"held-back {key}": value for key, value in report.validation.items()}
             _show(progress, report, {key: scalars[key] for key in shown if key in scalars} | held_back)
-            if trainer.anywhere(interrupted()):
-                save()
-                raise KeyboardInterrupt
 
-        trainer.run(after, save)
+        _steps(job, see, save)
     return time.monotonic() - began
 
 
@@ -94,6 +81,24 @@ def measure(job: Training, log: Log) -> Measured:
         say(floor.line(beside))
     record["steps"] = trainer.step
     return found
+
+
+def _steps(job: Training, see: Callable[[Report, Model | None], None], save: Callable[[Model], None]) -> None:
+    """Trains to the end; every process does, and so all end where one is interrupted or a flow is refused.
+
+    `see` gets the report of each step, and the model after each `log_every`; `save` gets what the training has come to,
+    after an epoch and before it is interrupted.
+    """
+    trainer = job.trainer
+    with held() as interrupted:
+
+        def after(report: Report) -> None:
+            see(report, trainer.certified() if report.step % job.log_every == 0 else None)
+            if trainer.devices.anywhere(interrupted()):
+                save(trainer.result())
+                raise KeyboardInterrupt
+
+        trainer.run(after, lambda epoch: save(trainer.result()))
 
 
 def _line(report: Report, scalars: dict[str, float], what: str = "") -> str:

@@ -12,7 +12,7 @@ import torch
 from viscos.commands.assemble.imputing import Imputing, Items
 from viscos.commands.lines import write_lines
 from viscos.core.solution import Status
-from viscos.data.sources.dialect import Dialect
+from viscos.data.dialect import Dialect
 from viscos.inference import Completions
 from viscos.inference.conditional import Conditional
 from viscos.inference.diagnosis import LIMITS, Diagnosis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
@@ -94,16 +94,33 @@ class Solution:
         """The value and verdict of the items at `rows` (b,)."""
         return Solution(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    def amended(self, rows: Tensor, other: Solution) -> Solution:
-        """This one with what another solver made of the items at `rows` (b,)."""
-        return self._with(rows, other, fallback=self.fallback.index_fill(0, rows, True))
+    def or_else(self, solve: Callable[[Tensor], Solution], left: Tensor | None = None) -> Solution:
+        """This one, and for the items that it left unsolved the better of it and of what `solve` makes of them.
+
+        `solve` gets their numbers (b,), and is not asked where there are none; `left` (B,) marks other items to ask
+        about than those. The value with the smaller residual is kept, and evaluations add up. The verdict is that of
+        the second solve, as `STALLED` where it is of a value that is not kept.
+        """
+        rows = (~self.converged if left is None else left).nonzero().flatten()
+        if not len(rows):
+            return self
+        other, own = solve(rows), self.residual[rows]
+        better = other.residual.isfinite() & ~(own <= other.residual)  # NaN is worse than all
+        kept = replace(
+            other,
+            value=torch.where(per_item(better, other.value), other.value, self.value[rows]),
+            residual=torch.where(better, other.residual, own),
+            status=torch.where(better | ~other.converged, other.status, int(Status.STALLED)),
+        )
+        return self.with_rows(rows, kept, fallback=self.fallback.index_fill(0, rows, True))
 
     def retried(self, rows: Tensor, other: Solution) -> Solution:
         """This one with what became of other problems, put for the items at `rows` (b,) in place of theirs."""
         fallback = self.fallback.index_copy(0, rows, self.fallback[rows] | other.fallback)
-        return self._with(rows, other, fallback=fallback, attempts=self.attempts.index_add(0, rows, other.attempts))
+        return self.with_rows(rows, other, fallback=fallback, attempts=self.attempts.index_add(0, rows, other.attempts))
 
-    def _with(self, rows: Tensor, other: Solution, **changes: Tensor) -> Solution:
+    def with_rows(self, rows: Tensor, other: Solution, **changes: Tensor) -> Solution:
+        """This one with value and verdict of `other` for the items at `rows` (b,); its evaluations add up."""
         whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}
         for name in ("value", "status", "residual", "steps"):
             whole[name][rows] = getattr(other, name)

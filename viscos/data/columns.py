@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
-from viscos.data.sources.dialect import PLAIN, Dialect
+from viscos.data.dialect import PLAIN, Dialect
 
 MOST = 50
 """Categories that a column may have."""

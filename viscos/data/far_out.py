@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from viscos.data.columns import Column, Scheme
+from viscos.data.dialect import Dialect
 from viscos.data.scaling import Scaling
-from viscos.data.sources.dialect import Dialect
 
 SENTINELS = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0)
 """Numbers by which a missing value is often written."""

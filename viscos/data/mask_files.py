@@ -19,7 +19,7 @@ from torch import Tensor
 
 from viscos.core import atomic
 from viscos.core.errors import InputError
-from viscos.data.sources.pictures import PICTURES, open_picture
+from viscos.data.pictures import PICTURES, open_picture
 
 ENDINGS = (".npy", ".npz", ".pt", *PICTURES)
 """Of mask files."""

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
+from viscos.core.solution import per_item
 from viscos.data.mask_files import ENDINGS, read_mask
-from viscos.data.sources.pictures import PICTURES
+from viscos.data.pictures import PICTURES
 
 Shape = tuple[int, ...]
 
@@ -206,8 +207,7 @@ def any_masks(shape: Shape, n: int, g: torch.Generator) -> Tensor:
     observed = (torch.rand((n, *drawn), generator=g) >= rate).expand(n, *shape).clone()
     rest = torch.arange(n // 2, n)
     part = _rectangles(shape, len(rest), g) if len(shape) == 3 else _single(shape, len(rest), g)
-    turned = (rest % 4 == 3).view(-1, *[1] * len(shape))
-    observed[rest] = torch.where(turned, part, ~part)
+    observed[rest] = torch.where(per_item(rest % 4 == 3, part), part, ~part)
     return observed
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.columns import Column, Scheme
+from viscos.data.dialect import Dialect
 from viscos.data.items import Data, Units
-from viscos.data.sources.dialect import Dialect
 from viscos.data.vectors import Vectors
 
 _CONSTANT = 0.01

@@ -5,22 +5,33 @@ Names follow the paper: y data, x latent, g: y → x is `forward`, f = g⁻¹: x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from viscos.core.rng import Generators, rademacher, usual_probes
-from viscos.core.solution import Solution, item_dot, per_item
-from viscos.flows.layers.branch import Branch
-from viscos.flows.skeleton import AffineSkeleton, Skeleton, estimated_skeleton
+from viscos.core.solution import Solution, item_dot, item_max, per_item
+from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, RootFinder, anderson
-from viscos.roots.links import Links
+from viscos.roots.links import Links, Skeleton
 
 _PROBE = 1e-3  # relative residual of a probe's solve, far below the noise of one probe
 WRONG = 0.05
 """Relative residual of a probe's solve above which the item counts as failed."""
+
+
+class Contraction(Protocol):
+    """The branch of a residual layer: a map whose Lipschitz constant is to stay below one."""
+
+    autocast: torch.dtype | None
+    """What its differentiable passes run in; None: the dtype of the data."""
+
+    def lipschitz(self) -> float:
+        """A certified bound of its Lipschitz constant."""
+        ...
 
 
 class Bijection(nn.Module):
@@ -51,7 +62,7 @@ class Bijection(nn.Module):
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         """y = f(x) (B, …), with a verdict on each item: by default the root of g(y) = x, to 2e-6 (1e-11 in double)."""
-        return root(self, x, anderson(tolerance=1e-11 if x.dtype == torch.float64 else 2e-6, budget=100))
+        return root(self, x, anderson(inverse_tolerance(x), budget=100))
 
     def tangent(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """g(y) and G(y) v (B, …), both differentiable in y and in the parameters."""
@@ -138,7 +149,7 @@ class Bijection(nn.Module):
         """The bijections that it is a chain of, themselves no chains: in the order data → latent."""
         return [self]
 
-    def branches(self) -> list[Branch]:
+    def branches(self) -> Sequence[Contraction]:
         """The contractions in it, whose Lipschitz constants must stay below one."""
         return []
 
@@ -182,6 +193,24 @@ class ClosedForm(Bijection):
 
     def forward_and_ladj_surrogate(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self.forward_and_ladj(y, generator)
+
+
+def inverse_tolerance(x: Tensor) -> float:
+    """The residual up to which a bijection's own inverse is solved, by the precision of x."""
+    return 1e-11 if x.dtype == torch.float64 else 2e-6
+
+
+def verified_tolerance(x: Tensor) -> float:
+    """The residual up to which what somebody else took for the inverse of x counts as that, for |x| up to one."""
+    return 1e-8 if x.dtype == torch.float64 else 1e-4
+
+
+def is_inverse(residual: Tensor, x: Tensor) -> Tensor:
+    """Where max |g(y) − x| (B,) lets y pass for the inverse of x (B, …): up to 1e-4 (1e-8 in double) times max(1, |x|).
+
+    False where it is NaN.
+    """
+    return residual <= verified_tolerance(x) * item_max(x).clamp_min(1)
 
 
 @torch.no_grad()

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from viscos.core.rng import Generators, usual_probes
 from viscos.core.solution import Solution
-from viscos.flows.bijection import Bijection
-from viscos.flows.layers.branch import Branch
+from viscos.flows.bijection import Bijection, Contraction
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator, Product
 from viscos.roots.links import Link, Links
@@ -100,7 +99,7 @@ class Chain(Bijection):
     def leaves(self) -> list[Bijection]:
         return [leaf for layer in self.layers for leaf in layer.leaves()]
 
-    def branches(self) -> list[Branch]:
+    def branches(self) -> list[Contraction]:
         return [branch for layer in self.layers for branch in layer.branches()]
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.rng import Generators, RowGenerator, usual_probes
 from viscos.core.solution import Solution, Status, item_max
-from viscos.flows.bijection import Bijection, root
+from viscos.flows.bijection import Bijection, is_inverse, root
 from viscos.flows.chain import Chain
 from viscos.roots import RootFinder
 
@@ -57,8 +57,7 @@ class Flow(Chain):
             return root(self, x, solver)
         found = self.inverse(x)
         residual = item_max(self(found.value) - x)
-        limit = (1e-8 if x.dtype == torch.float64 else 1e-4) * item_max(x).clamp_min(1)
-        off = found.converged & ~(residual <= limit)
+        off = found.converged & ~is_inverse(residual, x)
         return replace(found, status=torch.where(off, int(Status.STALLED), found.status), residual=residual)
 
     def log_prob(self, y: Tensor, generator: Generators | None = None) -> Tensor:
@@ -89,6 +88,13 @@ class Flow(Chain):
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
         return y
+
+    def cleaned(self, y: Tensor, hidden: Tensor, noise: float) -> Tensor:
+        """Completions y (B, …) with the noise of training taken off their `hidden` entries alone, as `denoised` does.
+
+        They stay as they are where there was none, or the flow cannot.
+        """
+        return torch.where(hidden, self.denoised(y, noise), y) if noise > 0 and self.can_denoise else y
 
     def select(self, index: Tensor) -> Flow:
         """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""

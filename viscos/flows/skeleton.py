@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.rng import rademacher
+from viscos.core.solution import per_item
 from viscos.linear import (
     CG,
     Block,
@@ -23,8 +24,10 @@ from viscos.linear import (
     Product,
     SharedSymmetric,
     dense,
+    filled_up,
     grouped,
 )
+from viscos.roots.links import Skeleton
 
 _LARGEST = 1024  # entries of both H and O above which (W^HH)⁻¹ is iterative: an item's factors have its square
 _ITERATIVE = 2
@@ -100,9 +103,7 @@ class DenseSkeleton:
 
     def inverse_block(self, hidden: Tensor) -> LinearOperator:
         """The inverse of the block on H, as an operator; of a singular one, its pseudo-inverse."""
-        H = hidden.flatten(1)
-        padded = torch.where(H[:, :, None] & H[:, None, :], self.G, torch.diag_embed((~H).to(self.G.dtype)))
-        return Matrix(inverse_or_pseudo(padded), hidden.shape)
+        return Matrix(inverse_or_pseudo(filled_up(self.G, hidden.flatten(1))), hidden.shape)
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,6 @@ def inverse_or_pseudo(blocks: Tensor) -> Tensor:
     return inverse
 
 
-Skeleton = AffineSkeleton | DenseSkeleton | BlockSkeleton
-"""What is near a flow, and easy to invert on a block."""
-
-
 class Linearizable(Protocol):
     """What a skeleton is estimated from."""
 
@@ -185,7 +182,7 @@ def estimated_skeleton(flow: Linearizable, y: Tensor, probes: int = 8, dense_bel
     for _ in range(probes):
         v = rademacher(y[:1], generator).expand_as(y).contiguous()
         diagonal += v * G.mv(v) / probes
-    size = diagonal.abs().flatten(1).median(1).values.clamp_min(1e-6).view(-1, *[1] * (y.dim() - 1))
+    size = per_item(diagonal.abs().flatten(1).median(1).values.clamp_min(1e-6), y)
     sign = torch.where(diagonal < 0, -1.0, 1.0).to(y.dtype)
     scale = sign * torch.maximum(diagonal.abs(), 0.1 * size)
     return AffineSkeleton(scale, x - scale * y)

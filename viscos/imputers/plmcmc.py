@@ -109,10 +109,8 @@ class PLMCMCImputer(OnFlow):
         self, batch: Incomplete, draws: int, state: _State, rate: Tensor, moments: _Moments
     ) -> Completions:
         like, shape = batch.values, (draws, *batch.values.shape)
-        y = state.y.view(shape)
-        if self.noise > 0 and self.of.can_denoise:
-            y = self.of.denoised(state.y, self.noise).view(shape)
-        completed = torch.where(batch.observed, like, y)
+        y = self.of.cleaned(state.y, batch.hidden.repeat(draws, *[1] * (like.dim() - 1)), self.noise)
+        completed = torch.where(batch.observed, like, y.view(shape))
         found = Solution.exact(completed.flatten(0, 1))
         still = (rate == 0) & batch.hidden.flatten(1).any(1).repeat(draws)
         status = torch.where(still, int(Status.STALLED), found.status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from viscos.inference.partition import PARTITIONS, condition_number, maxvol, ref
 from viscos.inference.proposals import propose
 from viscos.inference.refine import Refined, check, check_exact, proposals_for, refined
 from viscos.inference.summary import Summary, deviation, quantiles, summarised
-from viscos.inference.terms import Terms, Values
+from viscos.inference.terms import Returned, Terms, Values
 from viscos.posteriors import InferenceNetwork, PerItem, Posterior, usual
 
 
@@ -30,7 +31,7 @@ class Conditional(Approximation):
     """The conditional distribution p(y^H | y^O) of a flow, approximated by q.
 
     Made by `condition`. The flow's parameters are never changed. Values come back in the caller's terms: tensors for a
-    tensor, numpy arrays for anything else, in the units that the observation had; `Values` is either.
+    tensor, numpy arrays for anything else, in the units that the observation had; `Returned` is either.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Conditional(Approximation):
             self._condition = condition_number(self.flow, self.batch.filled(), self.batch.hidden, self._point)
         return self._condition
 
-    def sample(self, n: int = 1) -> Values:
+    def sample(self, n: int = 1) -> Returned:
         """n new draws (n, B, …); observed entries bit for bit, hidden ones NaN where the solve failed."""
         return self.terms.values(self.completions(n).draws)
 
@@ -144,16 +145,16 @@ class Conditional(Approximation):
         first, self._drawn = self._drawn, self._drawn + n
         return self.completed(n, "item", first, antithetic=antithetic)
 
-    def mean(self, draws: int = 32) -> Values:
+    def mean(self, draws: int = 32) -> Returned:
         """The posterior mean (B, …), from `draws` antithetic draws that do not count among those of `sample`."""
         draws = count(draws, "the number of draws")
         return self.terms.values(self.completed(draws, "mean", antithetic=True).mean())
 
-    def std(self, draws: int = 64) -> Values:
+    def std(self, draws: int = 64) -> Returned:
         """The standard deviation of every entry (B, …), 0 where observed, from the draws of `quantile`, two or more."""
         return self.terms.spreads(deviation(self._spread(draws), self.batch.observed))
 
-    def quantile(self, q: float | Sequence[float], draws: int = 64) -> Values:
+    def quantile(self, q: float | Sequence[float], draws: int = 64) -> Returned:
         """The quantile of every entry (B, …) for a share `q` in [0, 1], or (n, B, …) for n of them.
 
         From `draws` independent draws, the same at every call, that do not count among those of `sample`.
@@ -167,7 +168,7 @@ class Conditional(Approximation):
     def _spread(self, draws: int) -> Completions:
         return self.completed(count(draws, "the number of draws"), "spread")
 
-    def log_prob(self, y: Values) -> Values:
+    def log_prob(self, y: Values) -> Returned:
         """log q(y^H | y^O) of completions (B, …) or (K, B, …), in nats (B,) or (K, B): the density that `sample` has.
 
         q is normalised over y^H, and only hidden entries of `y` are read. It is log q(x^H) + log|det G^HH|,
@@ -186,7 +187,7 @@ class Conditional(Approximation):
         density = self.log_density(values.view(-1, *wanted))
         return self.terms.log_density(density.view(values.shape[: values.dim() - len(wanted) + 1]), self.batch.hidden)
 
-    def bound(self, draws: int = 16) -> Values:
+    def bound(self, draws: int = 16) -> Returned:
         """A Monte-Carlo estimate of the lower bound of log p(y^O) in nats (B,); −∞ where no draw was solved.
 
         A draw that failed counts as one of weight zero (`viscos.inference.lower_bound`).
@@ -237,7 +238,8 @@ class Conditional(Approximation):
             why = f"first: item {first[0]}, {first[1]}"
             cure = "fit q, or take more proposals (neither reaches other completions of a latent)"
             warnings.warn(f"refined draws of {of} are doubtful ({why}): {cure}", stacklevel=2)
-        draws, mean = self.terms.values(found.draws), self.terms.values(found.mean())
+        # Arrays for a caller of arrays, where `Completions` says tensors.
+        draws, mean = (cast(Tensor, self.terms.values(v)) for v in (found.draws, found.mean()))
         return replace(found, draws=draws, expected=mean, diagnosis=self._in_units(found.diagnosis))
 
 

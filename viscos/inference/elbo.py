@@ -14,11 +14,10 @@ from viscos.flows.flow import Flow
 from viscos.inference.completion import Completion, log_evidence_term
 from viscos.inference.completion import complete as completed
 from viscos.inference.draws import repeat, repeated
-from viscos.linear import GMRES
+from viscos.linear import GMRES, LinearSolver
 from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentDistribution
 from viscos.roots import RootFinder, auto, implicit
-from viscos.roots.equation import LinearSolver
 
 _WRITTEN = 32  # entries up to which the log-determinants of a log-weight are written out, instead of estimated
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.rng import item_noise
-from viscos.core.solution import Solution, Status
+from viscos.core.solution import Solution, Status, per_item
 from viscos.flows.flow import Flow
 from viscos.inference.completion import complete
 from viscos.inference.draws import repeat, repeated
@@ -115,7 +115,7 @@ def impute(
     """
     shape, like = batch.values.shape[1:], batch.values
     q = posterior(batch, flow)
-    empty = ~batch.observed.flatten(1).any(1).view(-1, *[1] * len(shape))
+    empty = per_item(~batch.observed.flatten(1).any(1), like)
 
     def latents(count: int, name: str) -> Tensor:
         epsilon = item_noise(seed, batch.index, count, shape, like, first, name)
@@ -136,9 +136,7 @@ def impute(
         method = quick if attempt < ATTEMPTS else solver
         again = complete(flow.select(rows), y[rows], hidden[rows], x, method, None if start is None else start[rows])
         y, solution = y.index_copy(0, rows, again.y), solution.retried(rows, again.solution)
-    ok = solution.converged.view(-1, *[1] * len(shape))
+    ok = per_item(solution.converged, y)
     latent = torch.where(ok, flow.to_latent(y), float("nan"))
-    if noise > 0 and flow.can_denoise:
-        y = torch.where(hidden, flow.denoised(y, noise), y)
-    y = torch.where(ok | ~hidden, y, float("nan"))
+    y = torch.where(ok | ~hidden, flow.cleaned(y, hidden, noise), float("nan"))
     return Completions(y.view(draws, *like.shape), latent.view(draws, *like.shape), solution, paired=antithetic)

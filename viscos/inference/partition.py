@@ -21,10 +21,11 @@ from viscos.core.rng import Generators
 from viscos.core.solution import Solution
 from viscos.flows.bijection import ClosedForm
 from viscos.flows.flow import Flow
-from viscos.flows.skeleton import BlockSkeleton, Skeleton, inverse_or_pseudo
+from viscos.flows.skeleton import BlockSkeleton, inverse_or_pseudo
 from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
 from viscos.roots import RootFinder
+from viscos.roots.links import Skeleton
 
 PARTITIONS = ("same", "maxvol")
 """Which latents go with the hidden entries: those of the same coordinates, or those that `maxvol` chooses."""
@@ -100,8 +101,9 @@ class Repartitioned(Flow):
 
     @torch.no_grad()
     def to_data(self, x: Tensor, solver: RootFinder | None = None) -> Solution:
-        back = self.partition.index.argsort(1)
-        return self.flow.to_data(_permuted(x, back), solver)
+        order = self.layers[1]
+        assert isinstance(order, Reordered)
+        return self.flow.to_data(_permuted(x, order.back), solver)
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         return self.flow.denoised(y, noise)

@@ -94,7 +94,7 @@ def _some(approximation: Approximation, numbers: range) -> Proposals:
         # The mean of two estimates has a quarter of the variance of their difference.
         rest, error = (rest + again) / 2, (rest - again) / 2
     weight, y, hidden = drawn.weight(rest), completion.y, completion.hidden
-    clean = torch.where(hidden, flow.denoised(y, noise), y) if noise > 0 and flow.can_denoise else y
+    clean = flow.cleaned(y, hidden, noise)
     y, looked = y.view(*shape, *like.shape[1:]), range(numbers.start, max(numbers.start, min(numbers.stop, LOOKED)))
     return Proposals(
         y,

@@ -12,7 +12,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.quantiles import quantiles as of_draws
 from viscos.inference.imputation import Completions
-from viscos.inference.terms import Terms, Values
+from viscos.inference.terms import Returned, Terms
 
 INTERVAL = (0.05, 0.95)
 """Quantiles between which nine of ten draws are."""
@@ -45,17 +45,17 @@ def quantiles(done: Completions, q: float | Sequence[float]) -> Tensor:
 class Summary:
     """Mean, deviation and central 90 % interval of every entry; printed, a table of the hidden ones."""
 
-    mean: Values
+    mean: Returned
     """(B, …), as every field in the caller's units."""
-    std: Values
+    std: Returned
     """(B, …), 0 where observed."""
-    low: Values
+    low: Returned
     """The 5 % quantile (B, …)."""
-    high: Values
+    high: Returned
     """The 95 % quantile (B, …)."""
-    bound: Values
+    bound: Returned
     """A lower bound of log p(y^O) (B,), in nats."""
-    failed: Values
+    failed: Returned
     """Share of the draws that were not solved (B,)."""
     hidden: np.ndarray
     """(B, …), bool."""
@@ -88,7 +88,7 @@ class Summary:
             yield str(i), f"{hidden.mean():.1%}", spread, f"{bound[i]:.4g}", f"{failed[i]:.1%}"
 
 
-def summarised(done: Completions, mean: Values, bound: Values, terms: Terms) -> Summary:
+def summarised(done: Completions, mean: Returned, bound: Returned, terms: Terms) -> Summary:
     """The summary of draws whose mean and bound are known."""
     low, high = quantiles(done, INTERVAL)
     return Summary(

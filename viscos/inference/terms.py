@@ -12,7 +12,9 @@ from torch import Tensor
 from viscos.core.errors import InputError
 
 Values = Any
-"""A tensor where the observation was one; otherwise a numpy array."""
+"""What a caller gives: a tensor, or anything that numpy makes an array of numbers, such as a data frame."""
+Returned = Tensor | np.ndarray
+"""What a caller gets: a tensor where the observation was one; otherwise a numpy array."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,19 @@ class Terms:
     columns: tuple[str, ...] = ()
     """Names of the entries, for readers."""
 
-    def values(self, v: Tensor) -> Values:
+    def values(self, v: Tensor) -> Returned:
         """Values of the model (…, B, …) as the caller has them: observed entries bit for bit."""
         if self.center is not None and self.scale is not None:
             v = v.double() * self.scale.to(v.device) + self.center.to(v.device)
         return self._out(torch.where(self.observed, self.given, v.to(self.given)))
 
-    def spreads(self, v: Tensor) -> Values:
+    def spreads(self, v: Tensor) -> Returned:
         """Differences between values of the model (…, B, …), such as deviations."""
         if self.scale is not None:
             v = v.double() * self.scale.to(v.device)
         return self._out(v.to(self.given))
 
-    def log_density(self, v: Tensor, mask: Tensor) -> Values:
+    def log_density(self, v: Tensor, mask: Tensor) -> Returned:
         """Log-densities (…, B) over the entries that `mask` (B, …) marks."""
         return self._out(self.of_units(v, mask))
 
@@ -54,7 +56,7 @@ class Terms:
             return v
         return v.double() - torch.where(mask, self.scale.to(v.device).log(), 0).flatten(1).sum(1)
 
-    def plain(self, v: Tensor) -> Values:
+    def plain(self, v: Tensor) -> Returned:
         """Numbers without a unit."""
         return self._out(v)
 
@@ -62,7 +64,7 @@ class Terms:
         """Completions of the caller's (…, B, …) as the model takes them, in dtype and on the device of `like`."""
         return _standardised(as_tensor(y, "y"), self.center, self.scale).to(like)
 
-    def _out(self, v: Tensor) -> Values:
+    def _out(self, v: Tensor) -> Returned:
         return v.detach().cpu().numpy() if self.array else v
 
 

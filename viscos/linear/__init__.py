@@ -6,6 +6,7 @@ from viscos.linear.lifted import solve_lifted as solve_lifted
 from viscos.linear.logabsdet import block_of as block_of
 from viscos.linear.logabsdet import condition_estimate as condition_estimate
 from viscos.linear.logabsdet import exact_value as exact_value
+from viscos.linear.logabsdet import filled_up as filled_up
 from viscos.linear.logabsdet import hidden_columns as hidden_columns
 from viscos.linear.logabsdet import lanczos_value as lanczos_value
 from viscos.linear.logabsdet import log_abs_det_block as log_abs_det_block
@@ -25,3 +26,4 @@ from viscos.linear.operator import dense as dense
 from viscos.linear.operator import grouped as grouped
 from viscos.linear.principal import PrincipalBlocks as PrincipalBlocks
 from viscos.linear.principal import PrincipalInverse as PrincipalInverse
+from viscos.linear.problem import LinearSolver as LinearSolver

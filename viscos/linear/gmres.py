@@ -23,7 +23,7 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution
 from viscos.linear.operator import LinearOperator
-from viscos.linear.problem import LinearProblem
+from viscos.linear.problem import LinearProblem, tight_tolerance
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class GMRES:
     """Dimension of the Krylov space between restarts."""
     patience: int = 2
     """Restarts without progress after which an item counts as stalled."""
+
+    @staticmethod
+    def tight(b: Tensor, tolerance: float | None = None) -> GMRES:
+        """The solver for a product with an inverse: to `tolerance`, by default 1e-5, or 1e-10 in double precision."""
+        return GMRES(tolerance or tight_tolerance(b), budget=400, restart=60)
 
     def __call__(self, A: LinearOperator, b: Tensor, preconditioner: LinearOperator | None = None) -> Solution:
         """Solves A z = b; b (B, …); `preconditioner` is an operator close to A⁻¹."""

@@ -149,8 +149,12 @@ def padded_blocks(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Ten
 def block_of(columns: Tensor, places: Tensor, inside: Tensor) -> Tensor:
     """The blocks (B, h, h) in what `hidden_columns` gives."""
     rows = columns.gather(1, places.unsqueeze(2).expand(-1, -1, columns.shape[2]))
-    real = inside[:, :, None] & inside[:, None, :]
-    return torch.where(real, rows, torch.diag_embed((~inside).to(columns.dtype)))
+    return filled_up(rows, inside)
+
+
+def filled_up(matrices: Tensor, mask: Tensor) -> Tensor:
+    """The blocks on `mask` (B, d) of matrices (B, d, d), of one size for all: the rest is that of the identity."""
+    return torch.where(mask[:, :, None] & mask[:, None, :], matrices, torch.diag_embed((~mask).to(matrices.dtype)))
 
 
 @torch.no_grad()

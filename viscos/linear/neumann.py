@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution
 from viscos.linear.operator import LinearOperator
-from viscos.linear.problem import LinearProblem
+from viscos.linear.problem import LinearProblem, tight_tolerance
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Neumann:
     def __call__(self, A: LinearOperator, b: Tensor, preconditioner: LinearOperator | None = None) -> Solution:
         """Solves A z = b with A = I + H; b (B, …)."""
         problem = LinearProblem(A, b, preconditioner)
-        tolerance = self.tolerance or (1e-10 if b.dtype == torch.float64 else 1e-5)
+        tolerance = self.tolerance or tight_tolerance(b)
         return iterate(problem, self, torch.zeros_like(b), tolerance=tolerance, budget=self.budget, start_residual=-b)
 
     def init(self, problem: LinearProblem, z: Tensor, r: Tensor) -> None:

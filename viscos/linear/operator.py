@@ -39,8 +39,7 @@ class LinearOperator:
         from viscos.linear.gmres import GMRES  # a solver needs operators first
 
         def solve(A: LinearOperator, b: Tensor) -> Solution:
-            tight = 1e-10 if b.dtype == torch.float64 else 1e-5
-            return GMRES(tolerance or tight, budget=400, restart=60)(A, b)
+            return GMRES.tight(b, tolerance)(A, b)
 
         return Inverse(self, solve)
 

@@ -1,13 +1,28 @@
-"""A linear system as a problem for the common loop."""
+"""A linear system as a problem for the common loop, and what solves one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from viscos.core.solution import Solution
 from viscos.linear.operator import LinearOperator
+
+
+class LinearSolver(Protocol):
+    """Anything that solves a batch of systems A z = b, with a verdict on each item."""
+
+    def __call__(self, A: LinearOperator, b: Tensor, preconditioner: LinearOperator | None = None, /) -> Solution:
+        """z (B, …) for b (B, …); `preconditioner` is an operator close to A⁻¹."""
+        ...
+
+
+def tight_tolerance(b: Tensor) -> float:
+    """The relative residual of a product with an inverse, by the precision of b."""
+    return 1e-10 if b.dtype == torch.float64 else 1e-5
 
 
 @dataclass(frozen=True)

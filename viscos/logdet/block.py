@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from viscos.core.solution import Solution
-from viscos.linear import GMRES, Block, LinearOperator, Product, solve_lifted
-from viscos.roots.equation import LinearSolver
+from viscos.core.solution import Solution, per_item
+from viscos.linear import GMRES, Block, LinearOperator, LinearSolver, Product, solve_lifted
 
 
 class BlockSolver:
@@ -57,7 +56,7 @@ class BlockSolver:
         """λ with (G^HH)ᵀ λ = a^H (B, …), zero on O."""
         found = self._solve(torch.where(self.hidden, a, 0))
         self.note(found.converged, found.evaluations)
-        keep = self.hidden & found.converged.view(-1, *[1] * (a.dim() - 1))
+        keep = self.hidden & per_item(found.converged, a)
         return torch.where(keep, found.value, 0)
 
     def _solve(self, a: Tensor) -> Solution:

@@ -19,6 +19,7 @@ from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
 from viscos.flows.bijection import WRONG, written_out
 from viscos.flows.flow import Flow
+from viscos.linear import filled_up
 from viscos.logdet.block import BlockSolver
 
 
@@ -38,10 +39,7 @@ class Exact:
         """x and log|det J^OO| itself."""
         each = flow.select(torch.arange(len(y)).repeat_interleave(y.shape[1:].numel()))
         x, G = written_out(each.tangent, y)
-        H = block.hidden.flatten(1)
-        padded = torch.where(H[:, :, None] & H[:, None, :], G, torch.diag_embed((~H).to(G.dtype)))
-        value = torch.linalg.slogdet(padded)[1] - torch.linalg.slogdet(G)[1]
-        return x, value
+        return x, torch.linalg.slogdet(filled_up(G, block.hidden.flatten(1)))[1] - torch.linalg.slogdet(G)[1]
 
 
 @dataclass(frozen=True)

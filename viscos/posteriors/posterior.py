@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.solution import per_item
 from viscos.flows.flow import Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, HouseholderGaussian, LatentGaussian
@@ -100,7 +101,7 @@ class PerItem(Posterior):
     @torch.no_grad()
     def center(self, x: Tensor) -> None:
         """Moves the mean to the latents x (B, …), but of an item where they are not finite."""
-        sane = torch.isfinite(x).flatten(1).all(1).view(-1, *[1] * (x.dim() - 1))
+        sane = per_item(torch.isfinite(x).flatten(1).all(1), x)
         self.mean.copy_(torch.where(sane, x, self.mean))
 
     @torch.no_grad()
@@ -199,7 +200,7 @@ class Mixture(PerItem):
     @torch.no_grad()
     def center(self, x: Tensor) -> None:
         mean = torch.einsum("bc,bc...->b...", self.logit.softmax(1), self.mean)
-        sane = torch.isfinite(x).flatten(1).all(1).view(-1, *[1] * (x.dim() - 1))
+        sane = per_item(torch.isfinite(x).flatten(1).all(1), x)
         self.mean.add_(torch.where(sane, x - mean, 0).unsqueeze(1))
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from viscos.data.sources.pictures import Picture
+from viscos.data.pictures import Picture
 from viscos.data.windows import Window
 
 

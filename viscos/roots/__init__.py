@@ -2,12 +2,12 @@
 
 from viscos.roots.equation import DataEquation as DataEquation
 from viscos.roots.equation import LatentEquation as LatentEquation
+from viscos.roots.equation import RootFinder as RootFinder
 from viscos.roots.gradient import implicit as implicit
 from viscos.roots.methods.anderson import Anderson as Anderson
 from viscos.roots.methods.fallback import ByFlow as ByFlow
 from viscos.roots.methods.fallback import Fallback as Fallback
 from viscos.roots.methods.fallback import OnData as OnData
-from viscos.roots.methods.fallback import RootFinder as RootFinder
 from viscos.roots.methods.fallback import hasty as hasty
 from viscos.roots.methods.fixed_point import AlternatingFixedPoint as AlternatingFixedPoint
 from viscos.roots.methods.newton_krylov import NewtonKrylov as NewtonKrylov

@@ -10,7 +10,6 @@ Unknowns are tensors of the shape of the data, zero outside their set, so that i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,9 +20,8 @@ from viscos.core.iterate import Problem
 from viscos.core.rng import rademacher
 from viscos.core.solution import Solution, Status, item_max
 from viscos.linear import Block, LinearOperator
+from viscos.linear import LinearSolver as LinearSolver
 from viscos.roots.links import Links, Skeleton
-
-LinearSolver = Callable[..., Solution]
 
 
 class Invertible(Protocol):
@@ -159,6 +157,15 @@ class LatentEquation:
         picked = (self.y[index], self.hidden[index], self.x[index], self.preconditioner.select(index))
         guess = None if self.guess is None else self.guess[index]
         return LatentEquation(self.flow.select(index), *picked, guess=guess)
+
+
+class RootFinder(Protocol):
+    """Anything that solves the latent equation."""
+
+    @property
+    def tolerance(self) -> float: ...
+
+    def solve(self, equation: LatentEquation, start: Tensor) -> Solution: ...
 
 
 @dataclass(frozen=True)

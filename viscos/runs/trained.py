@@ -29,6 +29,7 @@ from viscos.roots import RootFinder
 from viscos.runs import checkpoint
 from viscos.runs.conditioning import condition_run
 from viscos.train.model import Model, build_model
+from viscos.train.noise import deviation
 
 _NONE = type(None)
 _Kinds = Mapping[str, tuple[type, ...]]
@@ -96,8 +97,14 @@ class Saved:
     @property
     def noise(self) -> float:
         """The standard deviation of the noise on training values; 0 where there was none, or dequantisation."""
-        noise = self.cfg.get("dataset", {}).get("noise", 0.0)
-        return 0.0 if noise == "uniform" else float(noise)
+        return deviation(self.cfg.get("dataset", {}).get("noise", 0.0))
+
+    def taken_off(self, denoise: bool) -> float:
+        """The standard deviation of the noise that is taken off draws: that of training, if `denoise` asks for it.
+
+        0 where there is no flow that can.
+        """
+        return 0.0
 
     def standardised(self, data: Data) -> Data:
         """The data as what was trained takes them."""
@@ -155,8 +162,11 @@ class Trained(Saved):
             partition=partition,
             index=index,
             seed=seed,
-            noise=self.noise if denoise and self.model.flow.can_denoise else 0.0,
+            noise=self.taken_off(denoise),
         )
+
+    def taken_off(self, denoise: bool) -> float:
+        return self.noise if denoise and self.model.flow.can_denoise else 0.0
 
     def standardised(self, data: Data) -> Data:
         """The data as the model takes them, in its dtype."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
+from viscos.core.solution import per_item
 from viscos.data.incomplete import IncompleteData
 from viscos.inference import Completions
 from viscos.posteriors import Posterior
@@ -59,7 +60,8 @@ class CompletedData:
         """Which entries of items carry the noise of training, drawn by a flow that does not take it off (B, …)."""
         if self.clean or self.noise == 0 or not bool(self.drawn[rows].any()):
             return None
-        return ~self.data.observed[rows] & self.drawn[rows].view(-1, *[1] * len(self.data.shape))
+        hidden = ~self.data.observed[rows]
+        return hidden & per_item(self.drawn[rows], hidden)
 
     def noisy(self, rows: Tensor, g: torch.Generator) -> Tensor:
         """Completions of items with the noise of training (n, …), which those that carry it already get no more of."""

@@ -62,6 +62,10 @@ class Devices(Protocol):
         """The `row` of each process."""
         ...
 
+    def anywhere(self, flag: bool) -> bool:
+        """Whether `flag` is set in any process; each must ask, and waits for all of them."""
+        ...
+
     def rank_zero_first(self) -> AbstractContextManager[Any]:
         """Lets the other processes in once the first one is through."""
         ...
@@ -93,6 +97,9 @@ class OneDevice:
 
     def gather_rows(self, row: list[float]) -> list[list[float]]:
         return [row]
+
+    def anywhere(self, flag: bool) -> bool:
+        return flag
 
     def rank_zero_first(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -69,6 +69,10 @@ class FabricDevices(Fabric):
         rows[self.global_rank] = rows.new_tensor(row)
         return self.all_reduce(rows, reduce_op="sum").tolist()  # type: ignore[union-attr]
 
+    def anywhere(self, flag: bool) -> bool:
+        """Whether `flag` is set in any process."""
+        return any(row[0] > 0 for row in self.gather_rows([float(flag)]))
+
 
 def _to_its_end(devices: Fabric, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     result = function(devices, *args, **kwargs)

@@ -18,6 +18,11 @@ def noisy(batch: Incomplete, noise: float | str, levels: int, g: torch.Generator
     return replace(batch, values=batch.values + float(noise) * each)
 
 
+def deviation(noise: float | str) -> float:
+    """The standard deviation of `noise`, 0 where that is `uniform`: no flow takes dequantisation off its draws."""
+    return 0.0 if noise == "uniform" else float(noise)
+
+
 def dequantise(values: Tensor, levels: int, g: torch.Generator) -> Tensor:
     """Grey levels k/(levels − 1) as (k + u)/levels with u uniform in [0, 1)."""
     u = torch.rand(values.shape, generator=g).to(values.device)

@@ -125,10 +125,6 @@ class Trainer:
         """What the training has come to, without a certificate."""
         return self.model if self.average is None else self.average.model(self.model)
 
-    def anywhere(self, flag: bool) -> bool:
-        """Whether `flag` is set in any of the processes; every one must ask."""
-        return any(row[0] > 0 for row in self.devices.gather_rows([float(flag)]))
-
     # -- validation ----------------------------------------------------------------------------------------------------
 
     def _judged(self, report: Report, within: int, steps: int) -> Report:

@@ -8,6 +8,7 @@ from typing import Any
 from viscos.commands.assemble.paths import whole
 from viscos.data.items import Data
 from viscos.data.sources.registry import load_described
+from viscos.train.noise import deviation
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Dataset:
     @property
     def gaussian_noise(self) -> float:
         """The standard deviation of the noise on training values, 0 where they are dequantised instead."""
-        return 0.0 if self.noise == "uniform" else float(self.noise)
+        return deviation(self.noise)
 
     @property
     def augment(self) -> list[str]:

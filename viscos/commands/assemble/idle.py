@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from viscos.commands.assemble.data import Dataset
-from viscos.data.sources.dialect import SIGNS
+from viscos.data.dialect import SIGNS
 from viscos.train import Trainer
 from viscos.train.model import Model
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from viscos.commands import floor
+from viscos.commands.assemble import floor
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.foreign import load_foreign
 from viscos.commands.assemble.framing import images_of, lines
@@ -21,7 +21,6 @@ from viscos.commands.assemble.paths import whole
 from viscos.commands.assemble.saved import (
     from_training,
     moved,
-    noise_of,
     table_is_there,
     test_masks,
     test_split,
@@ -29,9 +28,9 @@ from viscos.commands.assemble.saved import (
 )
 from viscos.core.build import allowed
 from viscos.core.errors import InputError
+from viscos.data.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.far_out import far_from_training
 from viscos.data.items import Data
-from viscos.data.sources.dialect import PLAIN, Dialect, dialect_of
 from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
 from viscos.imputers import Imputer
@@ -194,7 +193,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
         by=by,
         objective=objective,
         device=device,
-        noise=noise_of(trained, cfg["denoise"]),
+        noise=trained.taken_off(cfg["denoise"]),
         draws=cfg["draws"],
         batch_size=cfg["batch_size"] or (TOGETHER if len(data.shape) > 1 else ROWS_TOGETHER),
         learning_rate=cfg["learning_rate"],
@@ -226,7 +225,7 @@ def _choice(cfg: dict[str, Any], trained: Trained, data: Data) -> tuple[Choice, 
     posterior = choice.posterior(data.values[:1])
     check_partition(cfg["partition"], posterior)
     taken = posterior is choice.network
-    fitted, known = not taken and choice.steps > 0, noise_of(trained, True)
+    fitted, known = not taken and choice.steps > 0, trained.taken_off(True)
     return choice, of_completing(trained.model, known, fitted=fitted, free=choice.asked.open and taken)
 
 
@@ -242,7 +241,7 @@ def _imputer(
 
 def _parts(cfg: dict[str, Any], trained: Saved, objective: Objective, device: torch.device) -> Parts:
     """What imputers are made of."""
-    model, noise = trained.model if isinstance(trained, Trained) else None, noise_of(trained, cfg["denoise"])
+    model, noise = trained.model if isinstance(trained, Trained) else None, trained.taken_off(cfg["denoise"])
     return Parts(from_training(trained), model, objective.solver, noise, cfg["seed"], device)
 
 

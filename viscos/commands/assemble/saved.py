@@ -22,7 +22,7 @@ from viscos.data.mask_files import load_masks
 from viscos.data.rows import fingerprints
 from viscos.data.vectors import Vectors
 from viscos.imputers import Imputer
-from viscos.runs.trained import Saved, Trained
+from viscos.runs.trained import Saved
 from viscos.train.validation import validation_order
 
 S = TypeVar("S", bound=Saved)
@@ -56,13 +56,6 @@ def unfinished(trained: Saved) -> tuple[str, ...]:
     at = f" (it stands at step {state['trainer']['step']})" if "trainer" in state else ""
     goes_on = f"`viscos train {typed('resume', folder)}` goes on with it"
     return (f"this training has not come to its end{at} and was not measured; {goes_on}",)
-
-
-def noise_of(trained: Saved, denoise: bool) -> float:
-    """The standard deviation of the noise that is taken off draws: that of training, if `denoise` asks for it."""
-    flow = trained.model.flow if isinstance(trained, Trained) else None
-    known = denoise and flow is not None and flow.can_denoise and "dataset" in trained.cfg
-    return dataset_of(trained).gaussian_noise if known else 0.0
 
 
 def moved(trained: S, place: dict[str, Any] | None) -> S:

@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, held_out
-from viscos.data.sources.pictures import PICTURES, hidden, pictures_under, read_picture
+from viscos.data.pictures import PICTURES, hidden, pictures_under, read_picture
 
 TESTS = ("test", "val", "valid", "validation")
 """Names of a sub-folder beside `train` that is the test split, in capitals or not: the first that is there."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
-from viscos.data.sources.dialect import Dialect
+from viscos.data.dialect import Dialect
 from viscos.data.sources.room import cells_as, room_for
 
 PARQUET = (".parquet", ".pq")

@@ -14,11 +14,11 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded
+from viscos.data.dialect import PLAIN, Dialect
 from viscos.data.far_out import far_out
 from viscos.data.items import held_out
 from viscos.data.logarithms import spans_scales
 from viscos.data.sources.array import LABELS, find, read_arrays
-from viscos.data.sources.dialect import PLAIN, Dialect
 from viscos.data.sources.sheet import PARQUET, Sheet, read_sheet
 from viscos.data.vectors import Vectors
 

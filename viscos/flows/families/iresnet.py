@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from viscos.core.errors import InputError
@@ -66,11 +67,8 @@ def iresnet(
             layers += [block(branch), Affine(size, per_channel=len(shape) == 3)]
             first = False
     layers += [Squeeze(undo=True) for _ in range(squeezes)]
-    d = 1
-    for n in shape:
-        d *= n
     for _ in range(fully_connected):
-        layers += [block(dense_branch(d, widths[-1], activation, coefficient)), Affine(shape)]
+        layers += [block(dense_branch(math.prod(shape), widths[-1], activation, coefficient)), Affine(shape)]
     return Flow(layers, shape)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from viscos.core.errors import InputError
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution, Status, item_max
-from viscos.flows.bijection import ClosedForm, root
+from viscos.flows.bijection import ClosedForm, is_inverse, root, verified_tolerance
 from viscos.flows.foreign.examine import examine
 from viscos.flows.foreign.source import Source, location_and_scale
 from viscos.roots import anderson
@@ -74,19 +74,15 @@ class Foreign(ClosedForm):
             return root(self, x, anderson(tolerance=1e-9 if x.dtype == torch.float64 else 1e-5, budget=100))
         y = self.unverified_inverse(x)
         residual = item_max(self(y) - x)
-        limit = (1e-8 if x.dtype == torch.float64 else 1e-4) * item_max(x).clamp_min(1)
-        status = torch.where(residual <= limit, int(Status.CONVERGED), int(Status.STALLED))
+        status = torch.where(is_inverse(residual, x), int(Status.CONVERGED), int(Status.STALLED))
         status = torch.where(residual.isfinite(), status, int(Status.NON_FINITE))
         return self._polished(Solution(y, status, residual, x.new_ones(len(x))), x)
 
     def _polished(self, found: Solution, x: Tensor) -> Solution:
         """`found`, and where it is not good enough, what a root finder makes of it."""
-        left = (found.status == Status.STALLED).nonzero().flatten()
-        if not len(left):
-            return found
-        solver = anderson(tolerance=1e-8 if x.dtype == torch.float64 else 1e-4, budget=100)
-        again = root(self, x[left], solver, found.value[left])
-        return found.amended(left, again)
+        solver = anderson(verified_tolerance(x), budget=100)
+        stalled = found.status == Status.STALLED  # from what is no number there is nothing to go on from
+        return found.or_else(lambda rows: root(self, x[rows], solver, found.value[rows]), left=stalled)
 
     def unverified_inverse(self, x: Tensor) -> Tensor:
         """The library's own f (B, …), unverified."""

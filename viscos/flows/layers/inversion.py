@@ -8,7 +8,7 @@ from torch import Tensor
 
 from viscos.core.solution import Solution, item_max
 from viscos.flows.bijection import Bijection
-from viscos.roots.equation import LinearSolver
+from viscos.linear import LinearSolver
 
 
 @dataclass(frozen=True)

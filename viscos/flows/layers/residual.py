@@ -10,7 +10,7 @@ from torch import Tensor
 from viscos.core.iterate import iterate
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution, per_item
-from viscos.flows.bijection import Bijection
+from viscos.flows.bijection import Bijection, inverse_tolerance
 from viscos.flows.layers.branch import Branch
 from viscos.flows.layers.inversion import Inversion
 from viscos.flows.layers.series import Series
@@ -28,14 +28,10 @@ class ResidualJacobian(IdentityPlus):
         """
 
         def solve(A: LinearOperator, b: Tensor) -> Solution:
-            found = Neumann(tolerance)(A, b)
-            left = (~found.converged).nonzero().flatten()
-            if len(left):
-                tight = tolerance or (1e-10 if b.dtype == torch.float64 else 1e-5)
-                again = GMRES(tight, budget=400, restart=60)(A.select(left), b[left])
-                found = found.amended(left, again)
-                if tolerance is None:
-                    found = found.with_value(torch.where(per_item(found.converged, b), found.value, float("nan")))
+            second = GMRES.tight(b, tolerance)
+            found = Neumann(tolerance)(A, b).or_else(lambda rows: second(A.select(rows), b[rows]))
+            if tolerance is None:
+                found = found.with_value(torch.where(per_item(found.converged, b), found.value, float("nan")))
             return found
 
         return Inverse(self, solve)
@@ -72,14 +68,10 @@ class Residual(Bijection):
 
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
-        tolerance = 1e-11 if x.dtype == torch.float64 else 2e-6
-        problem = Inversion(self, x)
+        tolerance, problem = inverse_tolerance(x), Inversion(self, x)
         found = iterate(problem, _Picard(), x, tolerance=tolerance, budget=400)
-        left = (~found.converged).nonzero().flatten()
-        if not len(left):
-            return found
-        again = Anderson(tolerance, budget=200).solve(problem.select(left), found.value[left])
-        return found.amended(left, again)
+        second = Anderson(tolerance, budget=200)
+        return found.or_else(lambda rows: second.solve(problem.select(rows), found.value[rows]))
 
     def renormalize(self, iterations: int = 1) -> None:
         for linear in self.branch.maps:

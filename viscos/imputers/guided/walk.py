@@ -131,9 +131,7 @@ class GuidedImputer(OnFlow):
         target, observed = (part.expand(draws, *part.shape).flatten(0, 1) for part in (target, batch.observed))
         y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise)))
         notes = {"observed_error": observed_error(y.view(draws, *like.shape), batch)}
-        if self.noise > 0:
-            assert isinstance(self.of, Continuous)
-            y = self.of.denoised(y, self.noise)
+        y = self.of.cleaned(y, ~observed, self.noise)
         return Completions.checked(y.view(draws, *like.shape), batch, float(denoiser.passes), notes)
 
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from viscos.core.solution import Solution, Status
-from viscos.roots.equation import DataEquation, LatentEquation
+from viscos.roots.equation import DataEquation, LatentEquation, RootFinder
 from viscos.roots.methods.newton_krylov import NewtonKrylov
-
-
-class RootFinder(Protocol):
-    """Anything that solves the latent equation."""
-
-    @property
-    def tolerance(self) -> float: ...
-
-    def solve(self, equation: LatentEquation, start: Tensor) -> Solution: ...
 
 
 @dataclass(frozen=True)
@@ -40,25 +30,15 @@ class Fallback:
     def solve(self, equation: LatentEquation, start: Tensor) -> Solution:
         """Solves the equation from `start` (B, …); `fallback` marks the items that the second solver got."""
         found = self.first.solve(equation, start)
-        left = (~found.converged).nonzero().flatten()
-        if len(left) == 0:
-            return found
-        rest, begin = equation.select(left), found.value[left]
+        return found.or_else(lambda rows: self._second(equation.select(rows), found.value[rows]))
+
+    def _second(self, rest: LatentEquation, begin: Tensor) -> Solution:
         if self.anew:
             rest = replace(rest, guess=None)
             begin = rest.start()
         again = self.second.solve(rest, begin)
-        better = again.residual.isfinite() & ~(found.residual[left] <= again.residual)  # NaN is worse than all
-        value, status, residual = found.value.clone(), found.status.clone(), found.residual.clone()
-        value[left[better]] = again.value[better]
-        residual[left[better]] = again.residual[better]
         loose = again.converged & ~(again.residual <= self.tolerance)  # by a tolerance that is not this one's
-        status[left] = torch.where(loose, int(Status.STALLED), again.status)
-        evaluations = found.evaluations.clone()
-        evaluations[left] += again.evaluations
-        fallback, steps = torch.zeros_like(found.fallback), found.steps.clone()
-        fallback[left], steps[left] = True, again.steps
-        return Solution(value, status, residual, evaluations, fallback, steps, found.reduction)
+        return replace(again, status=torch.where(loose, int(Status.STALLED), again.status))
 
 
 @dataclass(frozen=True)

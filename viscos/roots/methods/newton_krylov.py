@@ -10,8 +10,8 @@ from torch import Tensor
 
 from viscos.core.iterate import iterate
 from viscos.core.solution import Solution, per_item
-from viscos.linear import GMRES
-from viscos.roots.equation import Linearised, LinearSolver
+from viscos.linear import GMRES, LinearSolver
+from viscos.roots.equation import Linearised
 
 
 @dataclass(frozen=True)

@@ -180,17 +180,15 @@ class Path:
 
     def _again(self, equation: LatentEquation, problem: _Lifted, found: Solution, tolerance: float) -> Solution:
         """Goes on with the items whose path was solved and whose completion is not yet."""
-        left = ((found.status == Status.CONVERGED) & (found.residual > self.tolerance)).nonzero().flatten()
+        left = (found.converged & (found.residual > self.tolerance)).nonzero().flatten()
         if not len(left):
             return found
         more = self._round(problem.select(left), found.value[left], tolerance, _MORE)
         equation = equation.select(left)
-        whole = {name: getattr(found, name).clone() for name in ("value", "status", "residual", "evaluations", "steps")}
-        whole["value"][left], whole["status"][left] = more.value, more.status
-        whole["residual"][left] = equation.error(equation.residual(more.value[:, 0]))
-        whole["evaluations"][left] += more.evaluations + 1
-        whole["steps"][left] += more.steps
-        return replace(found, **whole)
+        # Whatever its residual: it is of a path solved to less, from which the next round goes on.
+        residual, steps = equation.error(equation.residual(more.value[:, 0])), found.steps[left] + more.steps
+        more = replace(more, residual=residual, evaluations=more.evaluations + 1, steps=steps)
+        return found.with_rows(left, more)
 
     def _judged(self, equation: LatentEquation, found: Solution) -> Solution:
         """The completions at the ends of the paths, judged by (G) alone."""

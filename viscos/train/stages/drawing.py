@@ -7,6 +7,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.inference import Completions, impute
 from viscos.train.loss import Scalars
+from viscos.train.noise import deviation
 from viscos.train.stages.stage import Stage
 from viscos.train.trainer import Report
 
@@ -17,7 +18,7 @@ class Drawing(Stage):
     """Draws from the flow's own conditional, by the posterior."""
 
     def _impute(self, batch: Incomplete, seed: int, draws: int = 1) -> Completions:
-        trainer, noise = self.trainer, 0.0 if self.plan.noise == "uniform" else float(self.plan.noise)
+        trainer, noise = self.trainer, deviation(self.plan.noise)
         posterior, solver = trainer.model.posterior, trainer.objective.solver
         assert posterior is not None
         at = batch.to(trainer.devices.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.rng import generator
+from viscos.core.solution import per_item
 from viscos.inference import Completions
 from viscos.posteriors.holdout import hold_out
 from viscos.train.stages.drawing import Drawing
@@ -64,7 +65,7 @@ def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete)
     by fewer than `CELLS` entries.
     """
     draws = done.draws
-    held = batch.observed & sparser.hidden & done.ok.all(0).view(-1, *[1] * (draws.dim() - 2))
+    held = batch.observed & sparser.hidden & per_item(done.ok.all(0), batch.observed)
     if int(held.sum()) < CELLS:
         return math.nan
     at, truth = draws[:, held].double(), batch.values[held].double()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from viscos.core.rng import Generators, of_rows
 from viscos.core.solution import Solution
-from viscos.flows.bijection import Bijection
+from viscos.flows.bijection import Bijection, inverse_tolerance
 from viscos.flows.families.continuous.runge_kutta import METHODS, RungeKutta
 from viscos.flows.families.continuous.velocity import Velocity
 from viscos.flows.layers.inversion import Inversion
@@ -96,11 +96,10 @@ class IntegratorStep(Bijection):
         What that leaves, Newton–Krylov gets.
         """
         back = x + self.method.increment(self._velocity, x, self.end, self.start)
-        tolerance, problem = 1e-11 if x.dtype == torch.float64 else 2e-6, Inversion(self, x)
+        tolerance, problem = inverse_tolerance(x), Inversion(self, x)
         found = Anderson(tolerance, budget=60).solve(problem, back)
-        left = (~found.converged).nonzero().flatten()
-        if len(left):
-            found = found.amended(left, NewtonKrylov(tolerance).solve(problem.select(left), found.value[left]))
+        second = NewtonKrylov(tolerance)
+        found = found.or_else(lambda rows: second.solve(problem.select(rows), found.value[rows]))
         return replace(found, evaluations=found.evaluations + 1)
 
 
