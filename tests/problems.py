@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.batch import incomplete
+from viscos.data.columns import Scheme
+from viscos.data.scaling import Scaling
 from viscos.flows import (
     Affine,
     Bijection,
@@ -51,6 +53,12 @@ def waited(arrived: Callable[[], bool], process: subprocess.Popen, seconds: floa
         assert process.poll() is None, f"the process has ended, with {process.returncode}"
         assert time.monotonic() < deadline, f"nothing came in {seconds} s"
         time.sleep(0.05)
+
+
+def scaling_of(scheme: Scheme, center: Tensor, scale: Tensor) -> Scaling:
+    """A scaling of a table whose columns may have any values."""
+    low, span = (torch.full((n,), -torch.inf, dtype=F64) for n in (len(scheme.columns), len(scheme.entries)))
+    return Scaling(scheme, center, scale, (), low, -low, torch.stack([span, -span]))
 
 
 # ---------------------------------------------------------------------------------------------------- linear systems

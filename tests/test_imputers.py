@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from problems import normal
+from problems import normal, scaling_of
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, Parts, check, complete_gaussian, described_by
@@ -21,7 +21,6 @@ from viscos.core.errors import InputError
 from viscos.core.solution import Solution
 from viscos.data.columns import Column, Scheme
 from viscos.data.incomplete import IncompleteData
-from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.flows import Affine, Flow
 from viscos.imputers import (
@@ -263,7 +262,7 @@ def test_the_gaussian_of_complete_data_is_that_of_what_was_hidden_too(monkeypatc
     """Of the items that were trained on, in standard deviations of the columns, with the noise of training."""
     whole = Vectors("toy", VALUES, None, 0)
     monkeypatch.setattr(Dataset, "load", lambda self, split, limit: replace(whole, values=whole.values[:limit]))
-    scaling = Scaling(
+    scaling = scaling_of(
         Scheme(tuple(Column(name) for name in "abc")),
         torch.tensor([1.0, 2, 3]).double(),
         torch.tensor([2.0, 1, 4]).double(),

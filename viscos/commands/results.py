@@ -82,7 +82,7 @@ def _flat(completions: Completions) -> dict[str, Any]:
 
 
 def _whole(state: dict[str, Any]) -> Completions:
-    known = (state["paired"], state["expected"], state.get("notes"))
+    known = (state["paired"], state["expected"], state["notes"])
     return Completions(state["draws"], None, Solution(**state["solution"]), *known)
 
 
@@ -106,17 +106,11 @@ def joined(parts: list[Results]) -> Results:
 def _side_by_side(parts: list[Completions]) -> Completions:
     """The completions of all items, without latents; the verdicts stand draw by draw."""
     solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
-    names = dict.fromkeys(name for part in parts for name in part.notes or {})
-    notes = {name: torch.cat([_note(part, name) for part in parts]) for name in names}
+    noted = [part.notes or {} for part in parts]
+    notes = {name: torch.cat([each[name] for each in noted]) for name in noted[0]}
     expected = [part.expected for part in parts if part.expected is not None]
     draws, mean = torch.cat([part.draws for part in parts], 1), torch.cat(expected) if expected else None
     return Completions(draws, None, solution, parts[0].paired, mean, notes or None)
-
-
-def _note(part: Completions, name: str) -> Tensor:
-    """A number of each item (b,), NaN where an earlier version has not noted it."""
-    unknown = torch.full((part.draws.shape[1],), float("nan"))
-    return (part.notes or {}).get(name, unknown)
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:

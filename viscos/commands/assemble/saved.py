@@ -100,7 +100,7 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     """
     scaling, seen = trained.scaling, trained.rows
     test = _load(trained, "test", limit)
-    if scaling is None or seen is None or not isinstance(test, Vectors):
+    if scaling is None or seen is None or not isinstance(test, Vectors):  # no table
         return TestSplit(test, False)
     if _same_rows(trained):
         return TestSplit(test, False)
@@ -114,7 +114,7 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
 
 
 def table_is_there(trained: Saved) -> bool:
-    """Whether the table that a run was trained on is there, with the same rows, as far as its checkpoint knows."""
+    """Whether the table that a run was trained on is there, with the same rows."""
     try:
         return _same_rows(trained)
     except InputError:
@@ -124,7 +124,7 @@ def table_is_there(trained: Saved) -> bool:
 def _same_rows(trained: Saved) -> bool:
     train = _load(trained, "train", trained.cfg["train_items"])
     if trained.scaling is None or trained.rows is None or not isinstance(train, Vectors):
-        return True  # an older checkpoint
+        return True  # no table
     return torch.equal(fingerprints(trained.scaling.aligned(train)), trained.rows)
 
 
@@ -153,7 +153,7 @@ def from_training(trained: Saved) -> FromTraining:
         observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
         if observed.shape != train.values.shape:  # a table that has changed
             observed = masks.of(train, "train")
-        order, learnt = validation_order(len(train), trained.cfg.get("validation", 0), trained.cfg["seed"])
+        order, learnt = validation_order(len(train), trained.cfg["validation"], trained.cfg["seed"])
         train, observed = train.at(order), observed[order]
         return IncompleteData(train.values, observed & train.known, train.labels).first(learnt)
 
