@@ -27,7 +27,6 @@ from viscos.imputers import (
     OTHERS,
     STANDARD,
     CompleteGaussianImputer,
-    FlowImputer,
     ForestImputer,
     GaussianImputer,
     GivenImputer,
@@ -38,6 +37,7 @@ from viscos.imputers import (
     MedianImputer,
     NeighboursImputer,
     NetworkImputer,
+    ViscosImputer,
     kinds_of,
 )
 from viscos.inference import Completions, impute
@@ -75,7 +75,7 @@ def imputers() -> dict[str, Imputer]:
         "mean": MeanImputer().fit(DATA),
         "gaussian": GaussianImputer(noise=0.1).fit(DATA),
         "network": NetworkImputer(network()),
-        "viscos": FlowImputer(flow(), network(), anderson(1e-5)),
+        "viscos": ViscosImputer(flow(), network(), anderson(1e-5)),
     }
 
 
@@ -150,7 +150,7 @@ def test_draws_of_the_gaussian_have_its_conditional_covariance(draws):
 
 def test_the_flow_draws_what_impute_draws_in_pairs_for_a_mean_and_independently_else():
     imputer = imputers()["viscos"]
-    assert isinstance(imputer, FlowImputer)
+    assert isinstance(imputer, ViscosImputer)
     for antithetic, done in ((False, imputer.impute(BATCH, 5, 3)), (True, imputer.best_mean(BATCH, 5, 3))):
         wanted = impute(imputer.of, imputer.posterior, BATCH, imputer.solver, draws=5, seed=3, antithetic=antithetic)
         assert torch.equal(done.draws, wanted.draws) and done.paired == antithetic
@@ -393,7 +393,7 @@ def test_each_is_given_the_flow_that_it_needs():
         check(described_by("dps"), flow())
     model = Model(flow(), network(), None)
     made = parts(model).imputer(described_by("viscos"))
-    assert isinstance(made, FlowImputer) and made.of is model.flow and made.posterior is model.posterior
+    assert isinstance(made, ViscosImputer) and made.of is model.flow and made.posterior is model.posterior
 
 
 # ----------------------------------------------------------------------------------------------- another method's draws

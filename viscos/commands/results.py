@@ -20,7 +20,7 @@ from viscos.core.batch import incomplete
 from viscos.core.progress import say
 from viscos.core.solution import Solution
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import Cost, FlowImputer, GaussianImputer, Imputer, UnfittedImputer, kinds_of
+from viscos.imputers import Cost, GaussianImputer, Imputer, UnfittedImputer, ViscosImputer, kinds_of
 from viscos.inference import Completions
 from viscos.inference.diagnosis import Diagnosis
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
@@ -138,7 +138,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
 
 def _cost(job: Imputing, done: Results) -> dict[str, Any]:
     imputer = job.imputer
-    cost = Cost(FlowImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
+    cost = Cost(ViscosImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
     cost.add(done.draws, done.fit_seconds + done.draw_seconds)
     return {"cost": {cost.name: cost.record()}}
 
@@ -169,7 +169,7 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
         return {}
     metrics: tuple[Metric, ...] = (Errors(data), EnergyAndSpread(data), Coverage(data))
     truth = Truth(data.values, hidden, job.items.observed, data.labels)
-    found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or FlowImputer, done.draws)]
+    found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or ViscosImputer, done.draws)]
     if done.before is not None:
         found.append((UnfittedImputer, done.before))
     if job.saved.gaussian is not None and type(job.imputer) is not GaussianImputer:
