@@ -31,7 +31,7 @@ from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_da
 from viscos.train.stages import STAGES, stage_of, tempering
 
 FLOWS = {
-    "continuous": {"_target_": "viscos.flows.continuous", "steps": 2, "width": 4, "method": "euler"},
+    "continuous": {"_target_": "viscos.flows.continuous", "steps": 2, "width": 4, "method": "euler", "grid": 1.3},
     "iresnet": CFG["flow"],
 }
 POSTERIOR = {"_target_": "viscos.posteriors.Amortised", "width": 4, "held_out": 0.3, "regressed": True}
@@ -643,7 +643,7 @@ def test_a_round_is_a_step_of_expectation_maximisation():
     phases = (Phase("flow", 500), Phase("posterior", 250), Phase("redrawing", 8, round=1))
     plan = Plan(1, 250, 5e-3, warmup=20, ema=0.99, noise=0.05, phases=phases)
     cfg = {
-        "flow": {"_target_": "viscos.flows.continuous", "steps": 8, "width": 24},
+        "flow": {"_target_": "viscos.flows.continuous", "method": "midpoint", "width": 24, "grid": 1.3},
         "posterior": {"_target_": "viscos.posteriors.Amortised", "width": 8, "held_out": 0.0, "regressed": True},
         "classifier": "latents",
     }
