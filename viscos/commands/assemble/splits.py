@@ -89,7 +89,7 @@ def _loaded(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Da
 def _as_begun(state: dict[str, Any] | None, data: Data) -> Data:
     """A table with the entries that it had when the run of a checkpoint's state began, as `Scaling.aligned`.
 
-    What a column is may be found out otherwise by a later version, or after a row has changed.
+    What a column is may be found out otherwise after a row, which may be one for testing, has changed.
     """
     saved = None if state is None else state["scaling"]
     return Scaling.from_state(saved).aligned(data) if saved is not None and isinstance(data, Vectors) else data
