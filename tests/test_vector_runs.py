@@ -206,6 +206,10 @@ def test_a_table_that_moved_is_named_again(table, capsys):
         assert "there is no file" in refused(capsys, "eval", "checkpoint=run")
         words = ("threads=1", "draws=64", "calibration=false")
         again = figures(ran("eval", "checkpoint=run", f"dataset.path={away}", *words))
+        timed = ("checkpoint=run", "items=2", "repeats=1", "batch_size=8", "rates=[0.5]", "solvers=[anderson]")
+        assert "if the data have moved, say where they are now: dataset.path=…" in refused(capsys, "bench", *timed)
+        record = json.loads((ran("bench", *timed, f"dataset.path={away}", "threads=1") / "bench.json").read_text())
+        assert record["dataset"] == "table" and record["solvers"][0]["converged"] == 1
         assert again["rmse"]["mean"] == figures(table)["rmse"]["mean"]
         assert main(["train", "resume=run", f"dataset.path={away}", "max_steps=13", "threads=1"]) == 0
         assert "only the place of its data may change" in refused(capsys, "eval", "checkpoint=run", "dataset=moons")

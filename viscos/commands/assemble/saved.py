@@ -35,7 +35,7 @@ def dataset_of(trained: Saved) -> Dataset:
     return Dataset(trained.cfg["dataset"])
 
 
-def _load(trained: Saved, split: str, limit: int | None) -> Data:
+def split_of(trained: Saved, split: str, limit: int | None) -> Data:
     """A split of the run's data; raises `InputError` that says what can be done where they are gone."""
     dataset = dataset_of(trained)
     try:
@@ -99,7 +99,7 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     Raises `InputError` where none is left.
     """
     scaling, seen = trained.scaling, trained.rows
-    test = _load(trained, "test", limit)
+    test = split_of(trained, "test", limit)
     if scaling is None or seen is None or not isinstance(test, Vectors):  # no table
         return TestSplit(test, False)
     if _same_rows(trained):
@@ -122,7 +122,7 @@ def table_is_there(trained: Saved) -> bool:
 
 
 def _same_rows(trained: Saved) -> bool:
-    train = _load(trained, "train", trained.cfg["train_items"])
+    train = split_of(trained, "train", trained.cfg["train_items"])
     if trained.scaling is None or trained.rows is None or not isinstance(train, Vectors):
         return True  # no table
     return torch.equal(fingerprints(trained.scaling.aligned(train)), trained.rows)
@@ -146,7 +146,7 @@ def from_training(trained: Saved) -> FromTraining:
     """What the run knows of its training data."""
 
     def data() -> IncompleteData:
-        train = _load(trained, "train", trained.cfg["train_items"])
+        train = split_of(trained, "train", trained.cfg["train_items"])
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
         train = trained.standardised(train)
