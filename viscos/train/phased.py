@@ -108,7 +108,7 @@ class PhasedTrainer(Trainer):
 
         But a run that was to end without being tempered may be tempered.
         """
-        saved = state["phases"]
+        saved = state.get("phases", [])  # none of a training without them
         planned = [[phase.name, phase.steps] for phase in self.plan.phases]
         if planned[: len(saved)] != saved or any(name != "tempering" for name, _ in planned[len(saved) :]):
             raise InputError(
