@@ -245,6 +245,10 @@ EDITED = {
         "has no finite gaussian.observed_mean of",
     ),
     "a Gaussian that is none": ({"gaussian": lambda fitted: 1.0}, "has no finite gaussian.mean of shape (2,)"),
+    "a scaling without columns": (
+        {"scaling": lambda none: {"center": torch.zeros(2), "scale": torch.ones(2)}},
+        "lacks 'scaling.scheme'; it is not a checkpoint of `viscos train`",
+    ),
     "a scaling that is none": ({"scaling": lambda none: {"center": 0}}, "has no finite scaling.center of shape (2,)"),
 }
 

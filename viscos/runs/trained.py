@@ -36,6 +36,7 @@ _ENTRIES: _Kinds = {"config": (dict,), "shape": (list, tuple), "classes": (int,)
 _OF_MODEL: _Kinds = {"parts": (dict,)}
 _OF_IMPUTER: _Kinds = {"imputer": (dict,)}
 _SETTINGS: _Kinds = {"flow": (dict,), "posterior": (dict, _NONE), "classifier": (str,)}
+_SCALING: _Kinds = {"scheme": (list,), "constant": (list,), "low": (Tensor,), "high": (Tensor,), "span": (Tensor,)}
 _FURTHER: _Kinds = {"dataset": (dict,), "mask": (dict, _NONE), "seed": (int,), "train_items": (int, _NONE)}
 
 
@@ -238,6 +239,7 @@ def read_state(file: Path, device: torch.device | str = "cpu") -> dict[str, Any]
         _check_numbers(file, "gaussian", fitted, {"mean": (d,), "covariance": (d, d), "observed_mean": (d,)})
     if scaling is not None:
         _check_numbers(file, "scaling", scaling, {"center": (d,), "scale": (d,)})
+        _check_entries(file, "scaling.", scaling, _SCALING)
     return state
 
 
