@@ -118,7 +118,7 @@ def by(make: Callable[[], Imputer]) -> Callable[[Table, int], Completed]:
 
 METHODS: dict[str, Callable[[Table, int], Completed]] = {
     OURS: by_viscos,
-    "Gaussian (EM)": by(GaussianImputer),
+    "Gaussian (EM)": by(lambda: GaussianImputer(floor=0.01)),  # not the default: the record is of this
     "nearest neighbours": by(NeighboursImputer),
     "chained regressions": by(IterativeImputer),
     "chained forests": by(ForestImputer),

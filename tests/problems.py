@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.batch import incomplete
+from viscos.data.columns import Scheme
+from viscos.data.scaling import Scaling
 from viscos.flows import (
     Affine,
     Bijection,
@@ -51,6 +53,12 @@ def waited(arrived: Callable[[], bool], process: subprocess.Popen, seconds: floa
         assert process.poll() is None, f"the process has ended, with {process.returncode}"
         assert time.monotonic() < deadline, f"nothing came in {seconds} s"
         time.sleep(0.05)
+
+
+def scaling_of(scheme: Scheme, center: Tensor, scale: Tensor) -> Scaling:
+    """A scaling of a table whose columns may have any values."""
+    low, span = (torch.full((n,), -torch.inf, dtype=F64) for n in (len(scheme.columns), len(scheme.entries)))
+    return Scaling(scheme, center, scale, (), low, -low, torch.stack([span, -span]))
 
 
 # ---------------------------------------------------------------------------------------------------- linear systems
@@ -186,12 +194,14 @@ LONG = Series(terms=60)
 ROULETTE = Series(terms=1, roulette=4.0)
 
 ARCHITECTURES = {
-    "image": dict(shape=(1, 4, 4), blocks=(2,), channels=6, start="none"),
-    "squeezed": dict(shape=(2, 4, 4), blocks=(1, 1), channels=(6, 8), start="standardise", fully_connected=1),
+    "image": dict(shape=(1, 4, 4), blocks=(2,), channels=6, start="none", first_squeeze=False),
+    "squeezed": dict(
+        shape=(2, 4, 4), blocks=(1, 1), channels=(6, 8), start="standardise", fully_connected=1, first_squeeze=False
+    ),
     "not square": dict(
         shape=(1, 4, 6), blocks=(2,), channels=6, start="gaussian", activation="elu", first_squeeze=True
     ),
-    "odd": dict(shape=(1, 5, 5), blocks=(2,), channels=5, start="gaussian"),
+    "odd": dict(shape=(1, 5, 5), blocks=(2,), channels=5, start="gaussian", first_squeeze=False),
     "vector": dict(shape=(5,), blocks=(3,), channels=12, start="standardise"),
     "vector, elu": dict(shape=(5,), blocks=(2,), channels=12, start="none", activation="elu"),
 }
@@ -209,8 +219,8 @@ KINDS = {
     "realnvp": lambda: realnvp((5,), blocks=(4,), channels=8),
     "realnvp, image": lambda: realnvp((1, 4, 6), blocks=(2, 2), channels=6),
     "glow": lambda: glow((5,), blocks=(3,), channels=8),
-    "continuous": lambda: continuous((5,), steps=2, method="rk4", width=8, start="standardise"),
-    "continuous, image": lambda: continuous((1, 4, 4), steps=2, width=4),
+    "continuous": lambda: continuous((5,), steps=2, method="rk4", width=8, start="standardise", grid=1.3),
+    "continuous, image": lambda: continuous((1, 4, 4), steps=2, method="midpoint", width=4, grid=1.3),
     "glow, image": lambda: glow((1, 4, 6), blocks=(2,), channels=6, start="standardise"),
 }
 """Flows of every other kind."""
@@ -219,7 +229,7 @@ PLANE = {
     "planar": lambda: planar((2,), layers=4, start="none"),
     "radial": lambda: radial((2,), layers=4, start="none"),
     "sylvester": lambda: sylvester((2,), layers=3, columns=2, start="none"),
-    "continuous": lambda: continuous((2,), steps=3, width=12, start="none"),
+    "continuous": lambda: continuous((2,), steps=3, method="midpoint", width=12, start="none", grid=1.3),
 }
 """Those that keep latent coordinate i close to data coordinate i, in two dimensions."""
 OWN = {"affine of one's own": AffineFlow, "nonlinear of one's own": SmoothFlow}

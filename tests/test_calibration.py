@@ -22,7 +22,7 @@ from viscos.core.solution import Solution, Status
 from viscos.data.images import Images
 from viscos.data.items import OWN, PIXELS
 from viscos.data.vectors import Vectors
-from viscos.imputers import FlowImputer, GaussianImputer
+from viscos.imputers import GaussianImputer, ViscosImputer
 from viscos.imputers.gaussian import gaussian_draws
 from viscos.inference import Completions
 from viscos.linear.gaussian import Gaussian
@@ -344,7 +344,7 @@ def test_draws_that_failed_among_pairs_are_left_out():
     done = Completions(draws, draws, Solution(draws.flatten(0, 1), status, *torch.zeros(2, 48)), paired=True)
     test = Vectors("v", values, None, 0)
     metric = EnergyAndSpread(test)
-    metric.update(FlowImputer, done, measured(test, torch.arange(6), ~hidden))
+    metric.update(ViscosImputer, done, measured(test, torch.arange(6), ~hidden))
     row = metric.record()["energy"]["draw"]
     assert row["failed_draws_left_out"] == 4 and row["failed_items_left_out"] == 0 and row["draws"] == 4
     each = energy_by_loops(draws[::2], values, hidden, ok[::2])
@@ -356,7 +356,7 @@ def test_energy_scores_are_compared_item_by_item():
     n = 40
     values, hidden = normal(n, 4, seed=1), torch.rand(n, 4, generator=torch.Generator().manual_seed(3)) < 0.6
     test, metric, each = Vectors("v", values, None, 0), EnergyAndSpread(Vectors("v", values, None, 0)), []
-    for k, kind in enumerate((FlowImputer, GaussianImputer)):
+    for k, kind in enumerate((ViscosImputer, GaussianImputer)):
         ok = torch.rand(5, n, generator=torch.Generator().manual_seed(k)) < 0.5
         draws = torch.where(ok.unsqueeze(-1), (1 + k) * normal(5, n, 4, seed=4 + k), NAN)
         status = torch.where(ok, int(Status.CONVERGED), int(Status.STALLED))
@@ -378,7 +378,7 @@ def test_energy_scores_are_compared_item_by_item():
 def test_one_draw_alone_has_no_scores():
     test, draws = Vectors("v", normal(3, 2), None, 0), normal(1, 3, 2)
     metric = EnergyAndSpread(test)
-    metric.update(FlowImputer, Completions.exact(draws, draws[0]), measured(test, torch.arange(3), draws[0] > 9))
+    metric.update(ViscosImputer, Completions.exact(draws, draws[0]), measured(test, torch.arange(3), draws[0] > 9))
     assert metric.record() == {}
 
 
@@ -469,7 +469,7 @@ def test_draws_of_a_sample_have_other_noise_than_it(monkeypatch):
     """Where all is hidden, q is the flow itself: by the same noise, the first draw would be the sample."""
     flow, seen = AffineFlow(2), []
     monkeypatch.setattr(Ranks, "update", lambda self, draws, truth, hidden, ok: seen.append((draws, truth)))
-    simulated(flow, FlowImputer(flow, Diagonal(torch.zeros(5, 2)), anderson()), torch.zeros(5, 2).bool(), 0, 40)
+    simulated(flow, ViscosImputer(flow, Diagonal(torch.zeros(5, 2)), anderson()), torch.zeros(5, 2).bool(), 0, 40)
     ((draws, truth),) = seen
     assert draws.shape == (39, 5, 2) and (draws - truth).abs().amax(2).min() > 1e-4
 

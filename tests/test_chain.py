@@ -1,4 +1,4 @@
-"""Chains of bijections, and what older checkpoints say of them: names of parameters, and the numbers that they give."""
+"""Chains of bijections: what a chain in a chain is, and what a flow of one map is."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ from torch import Tensor
 
 import viscos
 from viscos.core.rng import generator
-from viscos.flows import (
-    Affine,
-    Bijection,
-    Chain,
-    Flow,
-    continuous,
-    glow,
-    iresnet,
-    planar,
-    radial,
-    realnvp,
-    sylvester,
-)
+from viscos.flows import Affine, Bijection, Chain, Flow, iresnet
 from viscos.linear import dense
 
 NAMES = ["image", "squeezed", "not square", "vector", "implicit", "planar", "realnvp, image", "continuous"]
@@ -123,110 +111,3 @@ def test_a_flow_of_one_map_is_inverted_and_differentiated():
     wide, z = Flow([Bend()], (24,)), normal(2, 24)
     assert torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z)[1])
     assert not torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z, generator(1))[1])
-
-
-# ------------------------------------------------------------------------------------------------- older checkpoints
-
-FLOWS = {
-    "iresnet": lambda: iresnet((1, 4, 4), blocks=(1,), channels=2, start="gaussian", first_squeeze=True),
-    "implicit": lambda: iresnet((2,), blocks=(2,), channels=2, start="none", implicit=True, activation="elu"),
-    "planar": lambda: planar((2,), layers=1),
-    "radial": lambda: radial((2,), layers=1),
-    "sylvester": lambda: sylvester((2,), layers=1),
-    "sylvester, householder": lambda: sylvester((2,), layers=1, reflections=1),
-    "realnvp": lambda: realnvp((2,), blocks=(1,), channels=2),
-    "glow": lambda: glow((2,), blocks=(1,), channels=2),
-    "continuous": lambda: continuous((2,), steps=2, width=2),
-    "continuous, image": lambda: continuous((1, 4, 4), steps=1, width=2, start="none"),
-}
-OLDER = {
-    "iresnet": (
-        "layers.0.W,W_inverse,mean,log_det layers.2.branch.maps.0.weight,bias,u "
-        "layers.2.branch.maps.1.weight,bias,u layers.2.branch.maps.2.weight,bias,u "
-        "layers.2.branch.activations.1.raw layers.2.branch.activations.2.raw layers.3.shift,log_scale,initialized",
-        [-16.1130883762, -20.6698161943],
-    ),
-    "implicit": (
-        "layers.0.branch.maps.0.weight,bias,u layers.0.branch.maps.1.weight,bias,u "
-        "layers.0.branch.maps.2.weight,bias,u layers.1.shift,log_scale,initialized "
-        "layers.2.residual.branch.maps.0.weight,bias,u layers.2.residual.branch.maps.1.weight,bias,u "
-        "layers.2.residual.branch.maps.2.weight,bias,u layers.3.shift,log_scale,initialized",
-        [-1.8526147132, -3.5652321367],
-    ),
-    "planar": (
-        "layers.0.shift,log_scale,initialized layers.1.w,u,b",
-        [-2.6352053283, -3.3400006681],
-    ),
-    "radial": (
-        "layers.0.shift,log_scale,initialized layers.1.center,raw_alpha,raw_beta",
-        [-2.7514962777, -2.8662083677],
-    ),
-    "sylvester": (
-        "layers.0.shift,log_scale,initialized layers.1.upper,upper_inner,raw_inner,raw_product,b "
-        "layers.1.basis.parametrizations.weight.original",
-        [-3.0696666148, -2.934350274],
-    ),
-    "sylvester, householder": (
-        "layers.0.shift,log_scale,initialized layers.1.reflections,upper,upper_inner,raw_inner,raw_product,b",
-        [-2.9567248899, -3.2577215418],
-    ),
-    "realnvp": (
-        "layers.0.shift,log_scale,initialized layers.1.shift,log_scale,initialized layers.2.mask "
-        "layers.2.network.maps.0.weight,bias layers.2.network.maps.1.weight,bias "
-        "layers.2.network.maps.2.weight,bias layers.2.network.activations.1.raw "
-        "layers.2.network.activations.2.raw",
-        [-2.3918331234, -2.5982371799],
-    ),
-    "glow": (
-        "layers.0.shift,log_scale,initialized layers.1.W layers.2.mask layers.2.network.maps.0.weight,bias "
-        "layers.2.network.maps.1.weight,bias layers.2.network.maps.2.weight,bias "
-        "layers.2.network.activations.1.raw layers.2.network.activations.2.raw",
-        [-4.8054046776, -4.8603688207],
-    ),
-    "continuous": (
-        "layers.0.shift,log_scale,initialized velocity.clock.linear.weight,bias velocity.enter.weight,bias "
-        "velocity.refine.weight,bias velocity.leave.weight,bias velocity.modulate.0.weight,bias "
-        "velocity.modulate.1.weight,bias",
-        [-2.790055771, -3.3478172826],
-    ),
-    "continuous, image": (
-        "velocity.clock.linear.weight,bias velocity.enter.weight,bias velocity.scales.before.first.weight,bias "
-        "velocity.scales.before.second.weight,bias velocity.scales.before.modulate.weight,bias "
-        "velocity.scales.after.first.weight,bias velocity.scales.after.second.weight,bias "
-        "velocity.scales.after.modulate.weight,bias velocity.scales.down.weight,bias "
-        "velocity.scales.inner.before.first.weight,bias velocity.scales.inner.before.second.weight,bias "
-        "velocity.scales.inner.before.modulate.weight,bias velocity.scales.inner.after.first.weight,bias "
-        "velocity.scales.inner.after.second.weight,bias velocity.scales.inner.after.modulate.weight,bias "
-        "velocity.scales.narrow.weight,bias velocity.leave.weight,bias",
-        [-19.852944339, -20.0954236107],
-    ),
-}
-"""Of a checkpoint that an earlier viscos wrote: the order and names of what it holds, and log p of two items."""
-
-
-def state(flow: Flow) -> dict[str, Tensor]:
-    """Made up parameters under the names that the flow has."""
-    made = flow.state_dict()
-    for k, (name, value) in enumerate(made.items()):
-        if name.endswith("initialized"):
-            made[name] = torch.tensor(True)
-        elif not name.endswith(("mask", "layers.0.W", "W_inverse", "mean", "log_det")):
-            made[name] = 0.3 * torch.cos(1.0 + k + torch.arange(value.numel(), dtype=F64)).view_as(value)
-        if name.endswith(".u") and value.dim() > 1:
-            made[name] = made[name] / made[name].norm()
-    return made
-
-
-@pytest.mark.parametrize("name", FLOWS)
-def test_older_checkpoints_give_the_numbers_that_they_gave(name):
-    torch.manual_seed(0)
-    flow, (held, log_p) = FLOWS[name]().double(), OLDER[name]
-    names = [
-        f"{module}.{part}"
-        for module, _, parts in (word.rpartition(".") for word in held.split())
-        for part in parts.split(",")
-    ]
-    assert list(flow.state_dict()) == names
-    flow.load_state_dict(state(flow))
-    y = torch.linspace(-1, 1.3, 2 * flow.shape.numel(), dtype=F64).view(2, *flow.shape)
-    torch.testing.assert_close(flow.log_prob(y), torch.tensor(log_p, dtype=F64), rtol=0, atol=1e-8)

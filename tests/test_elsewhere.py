@@ -104,9 +104,7 @@ def test_its_verdict(elsewhere, word):
         assert f"{100 * elsewhere:.3g} % of the conditional" in found.verdicts()[0][1]
 
 
-def test_shards_of_older_versions_were_not_looked_at():
+def test_batches_are_joined():
     numbers = [torch.zeros(2)] * 7
-    old = Diagnosis(*numbers, 16).state()
-    del old["elsewhere"]
-    both = Diagnosis.joined([Diagnosis(**old), Diagnosis(*numbers, 16, elsewhere=torch.ones(2))])
-    assert both.elsewhere.isnan().tolist() == [True, True, False, False]
+    parts = [Diagnosis(*numbers, 16, elsewhere=torch.full((2,), share)) for share in (NAN, 1)]
+    assert Diagnosis.joined(parts).elsewhere.isnan().tolist() == [True, True, False, False]

@@ -35,6 +35,7 @@ CFG = {
         "_target_": "viscos.flows.iresnet",
         "blocks": [2],
         "channels": 4,
+        "first_squeeze": False,
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
     "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4]},

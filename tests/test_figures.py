@@ -173,9 +173,8 @@ def test_figure_5_is_of_an_implicit_flow(imputed, capsys):
     assert f"figure 5 is of an implicit flow, and that of {imputed} is none; train flow=implicit" in line
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_the_flow_of_a_run_is_found_from_any_folder(earlier, implicit, monkeypatch, tmp_path):
-    """It was given by a path that leads there from one folder alone; earlier versions wrote that down as it was."""
+def test_the_flow_of_a_run_is_found_from_any_folder(implicit, monkeypatch, tmp_path):
+    """It was given by a path that leads there from one folder alone."""
     monkeypatch.setattr("viscos.report.figures.page.DPI", 75)
     above = next(folder for folder in implicit.parents if (folder / "outputs").is_dir())
     monkeypatch.chdir(above)
@@ -184,8 +183,6 @@ def test_the_flow_of_a_run_is_found_from_any_folder(earlier, implicit, monkeypat
     evaluated = ran("eval", f"checkpoint={trained}", *NO_FIT, "calibration=false")
     records = [json.loads((folder / "metrics.json").read_text()) for folder in (run, evaluated)]
     assert {record["checkpoint"] for record in records} == {str(above / trained / "checkpoint.pt")}
-    if earlier:
-        (run / "metrics.json").write_text(json.dumps(records[0] | {"checkpoint": str(trained / "checkpoint.pt")}))
     monkeypatch.chdir(tmp_path)
     assert (ran("figure", "name=5", f"run={run}") / "figure_5_implicit.pdf").is_file()
 

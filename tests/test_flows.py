@@ -445,7 +445,7 @@ def test_a_saved_flow_is_loaded_into_a_fresh_one(tmp_path, name, dtype):
 
 
 def test_actnorm_initialises_once_and_never_after_loading():
-    flow = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none").double()
+    flow = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none", first_squeeze=False).double()
     y = 3 + 2 * normal(64, 1, 4, 4)
     flow.to_latent(y)
     assert not any(bool(layer.initialized) for layer in flow.layers if isinstance(layer, Affine))
@@ -453,7 +453,7 @@ def test_actnorm_initialises_once_and_never_after_loading():
     assert all(bool(layer.initialized) for layer in flow.layers if isinstance(layer, Affine))
     x = flow.to_latent(y)
     assert x.mean().abs() < 1e-6 and (x.std(correction=0) - 1).abs() < 1e-6
-    loaded = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none").double()
+    loaded = iresnet((1, 4, 4), blocks=(2,), channels=6, start="none", first_squeeze=False).double()
     loaded.load_state_dict(flow.state_dict())
     for layer in loaded.layers:
         if isinstance(layer, Affine):
@@ -464,13 +464,13 @@ def test_actnorm_initialises_once_and_never_after_loading():
 
 @pytest.mark.parametrize("shape", [(5,), (2, 4, 4), (1, 1, 6)])
 def test_a_constant_entry_gives_no_nan(shape):
-    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise")
+    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise", first_squeeze=False)
     y = torch.rand(8, *shape, generator=torch.Generator().manual_seed(0))
     y.flatten(1)[:, 0] = 0.5
     flow.initialize(y)
     assert torch.isfinite(flow.log_prob(y)).all()
     assert torch.isfinite(flow.to_data(flow.to_latent(y)).value).all()
-    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise")
+    flow = iresnet(shape, blocks=(1,), channels=6, start="standardise", first_squeeze=False)
     flow.initialize(y[:1])  # one item has no deviation at all
     assert torch.isfinite(flow.log_prob(y)).all()
     with pytest.raises(InputError, match="never be observed"):
@@ -559,8 +559,8 @@ def test_a_latent_coordinate_belongs_to_its_datum():
         ({"shape": (5,), "activation": "relu"}, "flow.activation is 'relu'"),
         ({"shape": (5,), "start": "zero"}, "flow.start is 'zero'"),
         ({"shape": (5,), "coefficient": 1.0}, "between 0 and 1"),
-        ({"shape": (1, 6, 6), "blocks": (1, 1, 1)}, "6 × 6 cannot be squeezed 2 times"),
-        ({"shape": (1, 5, 5), "first_squeeze": True}, "cannot be squeezed 1 times"),
+        ({"shape": (1, 6, 6), "blocks": (1, 1)}, "6 × 6 cannot be squeezed 2 times"),
+        ({"shape": (1, 5, 5)}, "cannot be squeezed 1 times"),
     ],
 )
 def test_refused_architectures(arguments, message):
@@ -613,7 +613,7 @@ def test_log_prob_of_a_large_flow_has_the_gradient_of_the_exact_one() -> None:
     """Where log|det G| is estimated by the series, `log_prob` still carries a gradient, unbiased over many probes."""
     torch.manual_seed(0)
     series = Series(terms=60, count=400)
-    flow = iresnet((1, 4, 5), blocks=(2,), channels=4, start="none", series=series).double()
+    flow = iresnet((1, 4, 5), blocks=(2,), channels=4, start="none", series=series, first_squeeze=False).double()
     for layer in flow.layers:
         if isinstance(layer, Residual):
             for bounded in layer.branch.maps:

@@ -490,21 +490,6 @@ def test_a_bijection_of_viscos_is_wrapped_as_it_is():
     assert isinstance(flow, Flow) and flow.layers[0] is layer and flow.shape == (3,)
 
 
-def test_a_state_dict_of_a_wrapped_flow_without_layers_is_loaded():
-    """As an earlier viscos wrote it; also of one that stands in a chain."""
-    model, twin = Stretch(), Stretch()
-    with torch.no_grad():
-        model.b += 1
-    older = {f"held.0.{name}": value for name, value in model.state_dict().items()}
-    flow = wrap(twin, (3,))
-    flow.load_state_dict(older)
-    assert torch.equal(twin.b, model.b)
-    chain = Flow([Affine((3,)), wrap(Stretch(), (3,))], (3,))
-    first = {f"layers.0.{name}": value for name, value in chain.layers[0].state_dict().items()}
-    chain.load_state_dict(first | {f"layers.1.{name}": value for name, value in older.items()})
-    assert torch.equal(chain.to_latent(torch.ones(1, 3)), model(torch.ones(1, 3))[0])
-
-
 # The command line.
 
 FACTORIES = """

@@ -246,7 +246,7 @@ def test_a_hidden_centre_that_does_nothing_or_all(asked, shape, says):
         _center(asked, shape)
 
 
-@pytest.mark.parametrize("given", ["flow=realnvp", "flow.channels=3", "dataset=mnist"])
+@pytest.mark.parametrize("given", ["flow=realnvp", "flow.channels=3", "dataset=mnist", "dataset.noise=0.1"])
 def test_a_bench_of_a_checkpoint_takes_no_other_flow_or_data(given, trained, capsys):
     line = refused(capsys, "bench", f"checkpoint={trained}", given, "threads=1")
     assert "is measured where there is no checkpoint; leave it out" in line

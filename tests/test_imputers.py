@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from problems import normal
+from problems import normal, scaling_of
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import FromTraining, Parts, check, complete_gaussian, described_by
@@ -21,14 +21,12 @@ from viscos.core.errors import InputError
 from viscos.core.solution import Solution
 from viscos.data.columns import Column, Scheme
 from viscos.data.incomplete import IncompleteData
-from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.flows import Affine, Flow
 from viscos.imputers import (
     OTHERS,
     STANDARD,
     CompleteGaussianImputer,
-    FlowImputer,
     ForestImputer,
     GaussianImputer,
     GivenImputer,
@@ -39,6 +37,7 @@ from viscos.imputers import (
     MedianImputer,
     NeighboursImputer,
     NetworkImputer,
+    ViscosImputer,
     kinds_of,
 )
 from viscos.inference import Completions, impute
@@ -76,7 +75,7 @@ def imputers() -> dict[str, Imputer]:
         "mean": MeanImputer().fit(DATA),
         "gaussian": GaussianImputer(noise=0.1).fit(DATA),
         "network": NetworkImputer(network()),
-        "viscos": FlowImputer(flow(), network(), anderson(1e-5)),
+        "viscos": ViscosImputer(flow(), network(), anderson(1e-5)),
     }
 
 
@@ -151,7 +150,7 @@ def test_draws_of_the_gaussian_have_its_conditional_covariance(draws):
 
 def test_the_flow_draws_what_impute_draws_in_pairs_for_a_mean_and_independently_else():
     imputer = imputers()["viscos"]
-    assert isinstance(imputer, FlowImputer)
+    assert isinstance(imputer, ViscosImputer)
     for antithetic, done in ((False, imputer.impute(BATCH, 5, 3)), (True, imputer.best_mean(BATCH, 5, 3))):
         wanted = impute(imputer.of, imputer.posterior, BATCH, imputer.solver, draws=5, seed=3, antithetic=antithetic)
         assert torch.equal(done.draws, wanted.draws) and done.paired == antithetic
@@ -263,7 +262,7 @@ def test_the_gaussian_of_complete_data_is_that_of_what_was_hidden_too(monkeypatc
     """Of the items that were trained on, in standard deviations of the columns, with the noise of training."""
     whole = Vectors("toy", VALUES, None, 0)
     monkeypatch.setattr(Dataset, "load", lambda self, split, limit: replace(whole, values=whole.values[:limit]))
-    scaling = Scaling(
+    scaling = scaling_of(
         Scheme(tuple(Column(name) for name in "abc")),
         torch.tensor([1.0, 2, 3]).double(),
         torch.tensor([2.0, 1, 4]).double(),
@@ -394,7 +393,7 @@ def test_each_is_given_the_flow_that_it_needs():
         check(described_by("dps"), flow())
     model = Model(flow(), network(), None)
     made = parts(model).imputer(described_by("viscos"))
-    assert isinstance(made, FlowImputer) and made.of is model.flow and made.posterior is model.posterior
+    assert isinstance(made, ViscosImputer) and made.of is model.flow and made.posterior is model.posterior
 
 
 # ----------------------------------------------------------------------------------------------- another method's draws

@@ -119,7 +119,7 @@ def test_renormalizing_restores_the_certificate_after_an_optimisation():
     """A step may move the weights further than one power iteration follows; the certificate tells, and more mend it."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        flow = iresnet((1, 4, 4), blocks=(2,), channels=8, start="none", coefficient=0.9)
+        flow = iresnet((1, 4, 4), blocks=(2,), channels=8, start="none", coefficient=0.9, first_squeeze=False)
     y = normal(16, 1, 4, 4, dtype=torch.float32)
     optimizer = torch.optim.Adam(flow.parameters(), 1e-2)
     for _ in range(40):
@@ -190,7 +190,7 @@ def test_lipswish_does_not_overflow():
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adam, fused", "Adam, one by one"])
 def test_kept_weights_follow_the_optimiser(optimizer):
     """Away from gradients the weight that acts is kept; whatever changes the parameters must be seen."""
-    flow = iresnet((1, 4, 4), blocks=(1,), channels=4, start="none")
+    flow = iresnet((1, 4, 4), blocks=(1,), channels=4, start="none", first_squeeze=False)
     y = normal(2, 1, 4, 4, dtype=torch.float32)
     options = {"Adam, fused": {"fused": True}, "Adam, one by one": {"foreach": False}}.get(optimizer, {})
     steps = getattr(torch.optim, optimizer.split(",")[0])(flow.parameters(), 1e-1, **options)

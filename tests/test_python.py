@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from problems import F64, AffineFlow, SmoothFlow, normal, within
+from problems import F64, AffineFlow, SmoothFlow, normal, scaling_of, within
 
 import viscos
 from viscos.core.errors import InputError
@@ -245,7 +245,7 @@ def run_of(flow: Flow, posterior=None, scaling: Scaling | None = None, shape=(3,
 
 
 COLUMNS = Scheme((Column("long"), Column("heavy"), Column("fine")))
-SCALING = Scaling(COLUMNS, torch.tensor(CENTER), torch.tensor(SCALE))
+SCALING = scaling_of(COLUMNS, torch.tensor(CENTER), torch.tensor(SCALE))
 
 
 def test_a_table_run_takes_and_gives_the_tables_own_units():
@@ -268,7 +268,7 @@ def test_a_table_run_takes_and_gives_the_tables_own_units():
 
 def test_a_data_frame_has_the_runs_categories_by_their_names():
     scheme = Scheme((Column("size"), Column("kind", levels=("high", "low", "mid")), Column("on", levels=("0", "1"))))
-    run = run_of(AffineFlow(5), scaling=Scaling(scheme, torch.zeros(5), torch.ones(5)), shape=(5,))
+    run = run_of(AffineFlow(5), scaling=scaling_of(scheme, torch.zeros(5), torch.ones(5)), shape=(5,))
     frame = pd.DataFrame({"on": [1, None], "kind": ["low", None], "size": [2.0, 3.5]})
     q = run.condition(frame)
     assert np.array_equal(q.terms.given.numpy(), [[2, 0, 1, 0, 1], [3.5, NAN, NAN, NAN, NAN]], equal_nan=True)
@@ -280,7 +280,7 @@ def test_a_data_frame_has_the_runs_categories_by_their_names():
 def test_arrays_may_have_a_number_for_each_column_of_the_run():
     """A category of three levels has three entries; the mask may be of columns or entries."""
     scheme = Scheme((Column("size"), Column("kind", levels=("high", "low", "mid"))))
-    run = run_of(AffineFlow(4), scaling=Scaling(scheme, torch.zeros(4), torch.ones(4)), shape=(4,))
+    run = run_of(AffineFlow(4), scaling=scaling_of(scheme, torch.zeros(4), torch.ones(4)), shape=(4,))
     entries = np.array([[2.0, 0, 1, 0], [NAN, 0, 0, 1], [3.5, NAN, NAN, NAN]])
     columns = np.array([[2.0, 1], [NAN, 2], [3.5, NAN]])
     of_entries = run.condition(entries)
@@ -310,7 +310,7 @@ def test_results_have_no_gradient_in_the_observation():
 def framed(scheme: Scheme, **columns) -> list[list[float]]:
     """What a run over a table takes of a data frame, as numbers of its columns."""
     d = len(scheme.entries)
-    run = run_of(AffineFlow(d), scaling=Scaling(scheme, torch.zeros(d), torch.ones(d)), shape=(d,))
+    run = run_of(AffineFlow(d), scaling=scaling_of(scheme, torch.zeros(d), torch.ones(d)), shape=(d,))
     return scheme.decode(run.condition(pd.DataFrame(columns)).terms.given).tolist()
 
 

@@ -396,7 +396,8 @@ def diagnosis(k=0.2, effective=120.0, failed=0.0, error=0.0, refined=0):
     def of(v):
         return torch.tensor([v], dtype=F64)
 
-    return Diagnosis(of(-2), of(-1.9), of(k), of(effective), of(failed), of(1e-4), of(error), 128, refined)
+    numbers = of(-2), of(-1.9), of(k), of(effective), of(failed), of(1e-4), of(error)
+    return Diagnosis(*numbers, 128, refined, elsewhere=of(math.nan))
 
 
 @pytest.mark.parametrize(

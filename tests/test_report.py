@@ -7,7 +7,7 @@ import torch
 
 from viscos.commands.report import summary
 from viscos.data.vectors import Vectors
-from viscos.imputers import FlowImputer, GaussianImputer, MeanImputer
+from viscos.imputers import GaussianImputer, MeanImputer, ViscosImputer
 from viscos.inference import Completions
 from viscos.metrics import EnergyAndSpread, Errors, Truth
 
@@ -194,10 +194,10 @@ def measured(draws, truth):
     test, hidden = Vectors("toy", truth, None, 0), torch.ones_like(truth).bool()
     errors, scores, known = Errors(test), EnergyAndSpread(test), Truth(truth, hidden, ~hidden)
     ones, half = torch.ones_like(truth), (len(draws) + 1) // 2
-    errors.update(FlowImputer, Completions.exact(draws, draws.mean(0)), known)
+    errors.update(ViscosImputer, Completions.exact(draws, draws.mean(0)), known)
     for imputer in (GaussianImputer, MeanImputer):
         errors.add(imputer.mean.key, ones, known, None)
-    scores.update(FlowImputer, Completions.exact(draws[:half], ones), known)
+    scores.update(ViscosImputer, Completions.exact(draws[:half], ones), known)
     return {"draws": len(draws), **errors.record(), **scores.record()}
 
 

@@ -33,6 +33,7 @@ CFG = {
         "_target_": "viscos.flows.iresnet",
         "blocks": [1],
         "channels": 4,
+        "first_squeeze": False,
         "series": {"_target_": "viscos.flows.Series", "terms": 4},
     },
     "posterior": {"_target_": "viscos.posteriors.Amortised", "channels": [4], "held_out": 0.0},

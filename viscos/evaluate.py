@@ -15,7 +15,7 @@ from viscos.core.labels import MEASURES
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import Cost, FlowImputer, GivenImputer, Imputer, NetworkImputer, kinds_of
+from viscos.imputers import Cost, GivenImputer, Imputer, NetworkImputer, ViscosImputer, kinds_of
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
 from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
@@ -109,7 +109,7 @@ def standard_metrics(test: Data, reference: Reference | str = "no extractor was 
 def _own(model: Model, objective: Objective, protocol: Protocol) -> list[Imputer]:
     """The imputers that a model is; the first one is what it was trained for."""
     assert model.posterior is not None
-    own: list[Imputer] = [FlowImputer(model.flow, model.posterior, objective.solver, protocol.noise)]
+    own: list[Imputer] = [ViscosImputer(model.flow, model.posterior, objective.solver, protocol.noise)]
     return [*own, NetworkImputer(model.posterior)] if model.posterior.predicts else own
 
 

@@ -119,7 +119,8 @@ def with_own_parts(command: str, arguments: list[str]) -> list[str]:
     parts = [part.name for part in outline(command).parts if OWN in choices(part.name)]
     named = {part for part in parts if f"{part}._target_" in keys}
     # Of a data set that the run knows, one setting may be given alone.
-    known = {part.name for part in outline(command).parts if part.name == "dataset" and part.default == "null"} - keys
+    of_run = any(part.name == "dataset" and part.default == "null" for part in outline(command).parts)
+    known = {"dataset"} - keys if of_run or "checkpoint" in keys else set[str]()
     given = [f"++{each}" if each.partition(".")[0] in named | known else each for each in arguments]
     return given + [f"{part}={OWN}" for part in sorted(named - keys)]
 

@@ -25,21 +25,6 @@ With another length, the steps that remain have the learning rates that a run of
 devices, or in other micro-batches, they are the same but for rounding and the classifier's batch normalisation.
 """
 
-EARLIER: dict[str, dict[str, Any]] = {
-    "train": {
-        "imputer": {"_target_": "viscos.imputers.FlowImputer"},
-        "imputers": ["mean", "gaussian"],
-        "metrics": [],
-        "validation": 0,
-        "patience": None,
-        "verbosity": "normal",
-        "temper": 0,
-        "imputed_weight": 1.0,
-    }
-}
-"""What runs did that were begun before there was a setting for it, and so do not have it among theirs. Not null, where
-that stands for something else now."""
-
 
 def requested(command: str, arguments: list[str]) -> str | None:
     """The run folder, or a checkpoint in it, that is to be resumed, if any."""
@@ -59,7 +44,7 @@ def run(command: str, path: str, arguments: list[str]) -> int:
             f"`viscos {command} {typed('checkpoint', path)}` takes it as it is"
         )
     # What the run's own file allows counts for nothing: it may be somebody else's.
-    cfg = EARLIER.get(command, {}) | runs.load_config(folder) | {"allow": None, "resume": str(folder)}
+    cfg = runs.load_config(folder) | {"allow": None, "resume": str(folder)}
     if lacking := {option.name for option in outline(command).options} - cfg.keys():
         raise InputError(f"{path} is no run of `viscos {command}` that can go on: it does not set {min(lacking)}")
     changes = _changes(command, arguments)

@@ -12,7 +12,7 @@ from viscos.commands.assemble.evaluation import Evaluation, evaluation
 from viscos.commands.report import hidden_share, save_grid, summary
 from viscos.core import atomic
 from viscos.core.progress import note, say
-from viscos.imputers import FlowImputer
+from viscos.imputers import ViscosImputer
 from viscos.metrics.simulated import simulated
 from viscos.report.board import Log
 from viscos.report.calibrated import save_calibration
@@ -51,6 +51,6 @@ def simulated_record(job: Evaluation) -> dict[str, Any]:
     model, measuring, observed = job.parts.model, job.measuring, job.observed
     if not (job.calibration and measuring.of_model) or model is None or model.posterior is None or bool(observed.all()):
         return {}
-    imputer = FlowImputer(model.flow, model.posterior, measuring.objective.solver)
+    imputer = ViscosImputer(model.flow, model.posterior, measuring.objective.solver)
     masks = observed[torch.arange(measuring.protocol.interval_items) % len(observed)]
     return {"simulated": simulated(model.flow, imputer, masks, job.seed, measuring.protocol.batch_size)}

@@ -45,17 +45,14 @@ def _plane(run: Path, trained: Trained) -> Plane:
     return plane(trained.model.flow, test, trained.scaling)
 
 
-def _checkpoint(run: Path) -> str | Path:
+def _checkpoint(run: Path) -> Path:
     """What holds the flow of a run: itself, or what completions were made with."""
     if not (run / FILE).is_file():
         return run
     try:
-        said = Path(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])
+        return Path(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{run} does not say which checkpoint it is of; give a run of `viscos impute`") from error
-    # A record of an earlier version names it as it was typed, in a folder that is above the run's or is this one.
-    places = (*run.absolute().parents, Path())
-    return next((place / said for place in places if (place / said).exists()), said)
 
 
 def _figures() -> ModuleType:

@@ -20,7 +20,7 @@ from viscos.core.batch import incomplete
 from viscos.core.progress import say
 from viscos.core.solution import Solution
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import Cost, FlowImputer, GaussianImputer, Imputer, UnfittedImputer, kinds_of
+from viscos.imputers import Cost, GaussianImputer, Imputer, UnfittedImputer, ViscosImputer, kinds_of
 from viscos.inference import Completions
 from viscos.inference.diagnosis import Diagnosis
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
@@ -82,7 +82,7 @@ def _flat(completions: Completions) -> dict[str, Any]:
 
 
 def _whole(state: dict[str, Any]) -> Completions:
-    known = (state["paired"], state["expected"], state.get("notes"))
+    known = (state["paired"], state["expected"], state["notes"])
     return Completions(state["draws"], None, Solution(**state["solution"]), *known)
 
 
@@ -108,17 +108,11 @@ def joined(parts: list[Results]) -> Results:
 def _side_by_side(parts: list[Completions]) -> Completions:
     """The completions of all items, without latents; the verdicts stand draw by draw."""
     solution = Solution.joined([part.solution for part in parts], len(parts[0].draws))
-    names = dict.fromkeys(name for part in parts for name in part.notes or {})
-    notes = {name: torch.cat([_note(part, name) for part in parts]) for name in names}
+    noted = [part.notes or {} for part in parts]
+    notes = {name: torch.cat([each[name] for each in noted]) for name in noted[0]}
     expected = [part.expected for part in parts if part.expected is not None]
     draws, mean = torch.cat([part.draws for part in parts], 1), torch.cat(expected) if expected else None
     return Completions(draws, None, solution, parts[0].paired, mean, notes or None)
-
-
-def _note(part: Completions, name: str) -> Tensor:
-    """A number of each item (b,), NaN where an earlier version has not noted it."""
-    unknown = torch.full((part.draws.shape[1],), float("nan"))
-    return (part.notes or {}).get(name, unknown)
 
 
 def record_of(job: Imputing, done: Results) -> dict[str, Any]:
@@ -146,7 +140,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
 
 def _cost(job: Imputing, done: Results) -> dict[str, Any]:
     imputer = job.imputer
-    cost = Cost(FlowImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
+    cost = Cost(ViscosImputer.name, passes=job.trained.model.flow.passes) if imputer is None else Cost.of(imputer)
     cost.add(done.draws, done.fit_seconds + done.draw_seconds)
     return {"cost": {cost.name: cost.record()}}
 
@@ -177,7 +171,7 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
         return {}
     metrics: tuple[Metric, ...] = (Errors(data), EnergyAndSpread(data), Coverage(data))
     truth = Truth(data.values, hidden, job.items.observed, data.labels)
-    found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or FlowImputer, done.draws)]
+    found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or ViscosImputer, done.draws)]
     if done.before is not None:
         found.append((UnfittedImputer, done.before))
     if job.saved.gaussian is not None and type(job.imputer) is not GaussianImputer:

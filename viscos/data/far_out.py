@@ -78,11 +78,9 @@ def far_from_training(scaling: Scaling, values: Tensor, signs: Dialect) -> tuple
     """Lines that name what lies far from all of training in rows to complete, of entries (N, d), NaN in holes.
 
     That is what lies beyond what was observed there by more than the width of that range, of logarithms also in
-    numbers, and of numbers what is below 0 where nothing was. An older checkpoint does not know, and nothing is named.
+    numbers, and of numbers what is below 0 where nothing was.
     The last line says the setting of `signs` by which all that were named are holes.
     """
-    if scaling.span is None or scaling.low is None:
-        return ()
     scheme, cells = scaling.scheme, scaling.scheme.decode(values)
     range_ = scheme.decode(scaling.span)
     away = _beyond(values, scaling.span, scaling.scale)[:, list(scheme.first)]

@@ -39,14 +39,14 @@ class Scaling:
     """(d,), float64."""
     scale: Tensor
     """(d,), float64, positive."""
-    constant: tuple[str, ...] = ()
+    constant: tuple[str, ...]
     """Those of `columns` that have one observed value alone."""
-    low: Tensor | None = None
-    """(columns,), float64: what a completion is never below; None: anything may be."""
-    high: Tensor | None = None
+    low: Tensor
+    """(columns,), float64: what a completion is never below."""
+    high: Tensor
     """(columns,), float64: what a completion is never above."""
-    span: Tensor | None = None
-    """(2, d), float64: the least and the greatest that was observed; None in older checkpoints."""
+    span: Tensor
+    """(2, d), float64: the least and the greatest that was observed."""
 
     @classmethod
     def fit(cls, data: Vectors, observed: Tensor) -> Scaling:
@@ -104,8 +104,6 @@ class Scaling:
         found = self.scheme.decode(self.restore(values))
         whole = torch.tensor([column.whole and rounded for column in self.scheme.columns])
         found = torch.where(whole, found.round(), found)
-        if self.low is None or self.high is None:
-            return found, torch.zeros_like(found, dtype=torch.bool)
         kept = torch.minimum(torch.maximum(found, self.low), self.high)
         return kept, (kept != found) & (self.low < self.high) & ~found.isnan()
 
@@ -129,17 +127,14 @@ class Scaling:
 
     def state(self) -> dict[str, Any]:
         """The scaling as plain containers and tensors."""
-        columns, constant = list(self.columns), list(self.constant)
         numbers = {key: getattr(self, key) for key in ("center", "scale", "low", "high", "span")}
-        return {"columns": columns, "constant": constant, "scheme": self.scheme.state(), **numbers}
+        return {"constant": list(self.constant), "scheme": self.scheme.state(), **numbers}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Scaling:
-        """What `state` gave; older checkpoints know of numbers alone, and of no range."""
-        saved = state.get("scheme")
-        scheme = Scheme(tuple(map(Column, state["columns"]))) if saved is None else Scheme.from_state(saved)
-        known = (None if state.get(key) is None else state[key].cpu() for key in ("low", "high", "span"))
-        return cls(scheme, state["center"].cpu(), state["scale"].cpu(), tuple(state["constant"]), *known)
+        """What `state` gave."""
+        center, scale, *known = (state[key].cpu() for key in ("center", "scale", "low", "high", "span"))
+        return cls(Scheme.from_state(state["scheme"]), center, scale, tuple(state["constant"]), *known)
 
 
 def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,11 +26,11 @@ from viscos.imputers.misgan import MisGANImputer as MisGANImputer
 from viscos.imputers.neighbours import NeighboursImputer as NeighboursImputer
 from viscos.imputers.network import NetworkImputer as NetworkImputer
 from viscos.imputers.plmcmc import PLMCMCImputer as PLMCMCImputer
-from viscos.imputers.viscos import FlowImputer as FlowImputer
 from viscos.imputers.viscos import UnfittedImputer as UnfittedImputer
+from viscos.imputers.viscos import ViscosImputer as ViscosImputer
 
 STANDARD: tuple[type[Imputer], ...] = (
-    FlowImputer,
+    ViscosImputer,
     UnfittedImputer,
     NetworkImputer,
     GaussianImputer,

@@ -34,7 +34,7 @@ class GaussianImputer(Imputer):
     mean = labels.GAUSSIAN_MEAN
     draw = labels.GAUSSIAN_DRAW
 
-    def __init__(self, gaussian: Gaussian | None = None, floor: float = 0.01, noise: float = 0.0) -> None:
+    def __init__(self, gaussian: Gaussian | None = None, floor: float = 0.0025, noise: float = 0.0) -> None:
         self.gaussian, self.floor, self.noise = gaussian, floor, noise
 
     def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> GaussianImputer:

@@ -12,7 +12,7 @@ from viscos.posteriors import Posterior
 from viscos.roots import RootFinder
 
 
-class FlowImputer(Imputer):
+class ViscosImputer(Imputer):
     """Completes items by a flow and q(x^H | y^O), both trained; `noise` is taken off draws where the flow can."""
 
     name, label = "viscos", "viscos"
@@ -44,7 +44,7 @@ class FlowImputer(Imputer):
         )
 
 
-class UnfittedImputer(FlowImputer):
+class UnfittedImputer(ViscosImputer):
     """The same before a posterior is fitted to each item: what `viscos impute` begins with."""
 
     name, label = "unfitted", "viscos before fitting"

@@ -75,13 +75,9 @@ class Diagnosis:
     """How many different proposals those draws are (B,), int64."""
     acceptance: Tensor | None = None
     """Share of the proposals that a chain stepped to (B,), if there was one."""
-    elsewhere: Tensor = field(default=None, kw_only=True)  # type: ignore[assignment]
+    elsewhere: Tensor = field(kw_only=True)
     """Share of the flow's conditional on other completions of the draws' latents than were found (B,), as far as they
     were looked for (`viscos.inference.elsewhere`); NaN where they were not."""
-
-    def __post_init__(self) -> None:
-        if self.elsewhere is None:  # in the shards of older versions
-            object.__setattr__(self, "elsewhere", torch.full_like(self.bound, torch.nan))
 
     def verdicts(self) -> list[tuple[str, str]]:
         """A word for each item, `good`, `fair` or `doubtful`, and its reason: the first of the worst."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from viscos.core import labels
-from viscos.imputers import FlowImputer, Imputer, NetworkImputer
+from viscos.imputers import Imputer, NetworkImputer, ViscosImputer
 from viscos.inference import Completions
 from viscos.metrics.accuracy import Accuracy
 from viscos.metrics.metric import Metric, Truth
@@ -33,7 +33,7 @@ class TrainedAlong(Metric):
         if classifier is None or truth.labels is None:
             return
         observed = truth.observed.to(done.draws.device)
-        if isinstance(imputer, FlowImputer):
+        if isinstance(imputer, ViscosImputer):
             ok = done.ok.any(0).cpu()
             if not self.model.classifies_predictions:
                 self.accuracy.update(self._over_draws(classifier, done, observed), truth.labels, ok)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +102,6 @@ class Amortised(InferenceNetwork):
             nn.init.zeros_(p)
         entries = self.shape.numel()
         d = entries if (entries <= _FILLED if gaussian is None else gaussian) else 0
-        self._unsaid = gaussian is None
         self.register_buffer("median", torch.zeros(()))
         self.register_buffer("center", torch.zeros(self.shape))
         self.register_buffer("covariance", torch.eye(d))
@@ -180,13 +178,6 @@ class Amortised(InferenceNetwork):
         """The loss of any posterior, without the temperature, which the network would learn to undo."""
         q = self._read(batch, flow) if self.regressed else self(batch, flow)
         return -q.log_prob(latents[None])[0].sum()
-
-    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        if f"{prefix}spread" in state:  # all of a network, not a few parameters; perhaps from before it had one
-            state.setdefault(f"{prefix}temperature", torch.ones(()))
-        if self._unsaid and (saved := state.get(f"{prefix}covariance")) is not None:  # what was usual may have changed
-            self.covariance, self.precision = (self.covariance.new_empty(saved.shape) for _ in range(2))
-        super()._load_from_state_dict(state, prefix, *rest)
 
     def _read(self, batch: Incomplete, flow: Flow) -> DiagonalGaussian | GaussianMixture:
         """q whose means and scales are outputs of the second network; means from where the flow's skeleton has them."""

@@ -17,8 +17,8 @@ from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.version import __version__
 
-FORMAT = 1
-"""Raised when the meaning of what is stored changes."""
+FORMAT = 2
+"""Raised when the meaning of what is stored changes; files of another format are refused."""
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, KeyError)
 """What readers of archives raise."""
@@ -51,11 +51,11 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]
         raise InputError(f"{str(path)!r} is not a checkpoint of viscos")
     if record["format"] != FORMAT:
         raise InputError(
-            f"{str(path)!r} has checkpoint format {record['format']}, of viscos {record.get('viscos')}; "
-            f"this viscos, {__version__}, reads format {FORMAT}"
+            f"{str(path)!r} has checkpoint format {record['format']}, of viscos {record.get('viscos')}; this viscos, "
+            f"{__version__}, reads format {FORMAT} alone; make it anew, or take the viscos that wrote it"
         )
     state = record["state"]
-    if "digest" in record and record["digest"] != digest(state):  # the first checkpoints have none
+    if record.get("digest") != digest(state):
         raise InputError(f"{str(path)!r} is damaged, or was changed after it was written; take another copy of it")
     # Moved only now, so that a device that cannot be used is not taken for a damaged file.
     return state if device.type == "cpu" else _moved(state, device)

@@ -37,6 +37,7 @@ _ENTRIES: _Kinds = {"config": (dict,), "shape": (list, tuple), "classes": (int,)
 _OF_MODEL: _Kinds = {"parts": (dict,)}
 _OF_IMPUTER: _Kinds = {"imputer": (dict,)}
 _SETTINGS: _Kinds = {"flow": (dict,), "posterior": (dict, _NONE), "classifier": (str,)}
+_SCALING: _Kinds = {"scheme": (list,), "constant": (list,), "low": (Tensor,), "high": (Tensor,), "span": (Tensor,)}
 _FURTHER: _Kinds = {"dataset": (dict,), "mask": (dict, _NONE), "seed": (int,), "train_items": (int, _NONE)}
 
 
@@ -72,9 +73,9 @@ class Saved:
 
     @property
     def means(self) -> Tensor | None:
-        """The means of the observed training entries (d,), float64; the Gaussian's, where the checkpoint has none."""
+        """The means of the observed training entries (d,), float64."""
         fitted = self.state.get("gaussian")
-        return None if fitted is None else fitted.get("observed_mean", fitted["mean"]).cpu().double()
+        return None if fitted is None else fitted["observed_mean"].cpu().double()
 
     @property
     def scaling(self) -> Scaling | None:
@@ -245,9 +246,10 @@ def read_state(file: Path, device: torch.device | str = "cpu") -> dict[str, Any]
     if not all(type(length) is int and length > 0 for length in shape):
         raise InputError(f"{str(file)!r} has shape {shape}, which is none of an item; it may have been edited")
     if fitted is not None:
-        _check_numbers(file, "gaussian", fitted, {"mean": (d,), "covariance": (d, d)})
+        _check_numbers(file, "gaussian", fitted, {"mean": (d,), "covariance": (d, d), "observed_mean": (d,)})
     if scaling is not None:
         _check_numbers(file, "scaling", scaling, {"center": (d,), "scale": (d,)})
+        _check_entries(file, "scaling.", scaling, _SCALING)
     return state
 
 

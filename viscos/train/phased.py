@@ -19,8 +19,6 @@ from viscos.train.plan import Plan
 from viscos.train.stages import Stage, stage_of
 from viscos.train.trainer import Report, Trainer
 
-_FORMER = {"completing": "prediction"}  # names of phases in older checkpoints
-
 
 class PhasedTrainer(Trainer):
     """Runs a plan of phases. On data with holes that is Monte-Carlo expectation–maximisation.
@@ -110,7 +108,7 @@ class PhasedTrainer(Trainer):
 
         But a run that was to end without being tempered may be tempered.
         """
-        saved = [[_FORMER.get(name, name), steps] for name, steps in state.get("phases", ())]
+        saved = state.get("phases", [])  # none of a training without them
         planned = [[phase.name, phase.steps] for phase in self.plan.phases]
         if planned[: len(saved)] != saved or any(name != "tempering" for name, _ in planned[len(saved) :]):
             raise InputError(
@@ -118,7 +116,6 @@ class PhasedTrainer(Trainer):
                 "temper"
             )
         super().load_state(state)
-        # Older checkpoints took every batch of a phase for one that said something.
-        self.measured = int(state.get("measured", self.plan.place(self.step)[1]))
+        self.measured = int(state["measured"])
         if "drawn" in state:
             self.completions.load_state(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from viscos.commands.assemble.idle import apart
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, random_masks
 from viscos.commands.assemble.measuring import objective_of
+from viscos.commands.assemble.saved import PLACE, dataset_of, moved, split_of
 from viscos.core.build import build
 from viscos.core.choices import choice
 from viscos.core.errors import InputError
@@ -59,16 +61,19 @@ class Benching:
 def benching(cfg: dict[str, Any]) -> Benching:
     """Assembles a benchmark by the checked settings of `viscos bench`."""
     cfg, given = apart(cfg)
-    for part in ("dataset", "flow"):
-        if cfg["checkpoint"] and any(name.partition(".")[0] == part for name in given):
-            raise InputError(f"{part}=… is measured where there is no checkpoint; leave it out, or checkpoint=…")
     device, seed = Machine.of(cfg).use(), cfg["seed"]
-    trained = load(cfg["checkpoint"], device) if cfg["checkpoint"] else None
-    dataset = Dataset(trained.cfg["dataset"] if trained else cfg["dataset"])
-    train = dataset.load("train", _TRAIN_ITEMS)
-    scaling = trained.scaling if trained else fit_scaling(train, train.known)
-    train, test = (standardised(data, scaling) for data in (train, dataset.load("test", cfg["items"])))
-    model = trained.model if trained else _untrained(cfg["flow"], train).to(device)
+    if cfg["checkpoint"]:
+        place = _place(cfg["dataset"], given)
+        trained = moved(load(cfg["checkpoint"], device), place)
+        dataset, model = dataset_of(trained), trained.model
+        splits = (split_of(trained, "train", _TRAIN_ITEMS), split_of(trained, "test", cfg["items"]))
+        train, test = (trained.standardised(data) for data in splits)
+    else:
+        dataset = Dataset(cfg["dataset"])
+        train = dataset.load("train", _TRAIN_ITEMS)
+        scaling = fit_scaling(train, train.known)
+        train, test = (standardised(data, scaling) for data in (train, dataset.load("test", cfg["items"])))
+        model = _untrained(cfg["flow"], train).to(device)
     missing = 0.0 if model.flow.trained_by_matching else max(cfg["rates"])  # matching takes complete data
     observed = random_masks(missing, seed).of(train, "train")
     return Benching(
@@ -89,6 +94,19 @@ def benching(cfg: dict[str, Any]) -> Benching:
         cfg["repeats"],
         seed,
     )
+
+
+def _place(dataset: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """What was said of where the data of a run lie now; the other settings of `dataset` are those of other data.
+
+    Raises `InputError` where anything else was said of data or flow.
+    """
+    where = {name: name.partition(".")[2] for name in given if name in {f"dataset.{key}" for key in PLACE}}
+    for name in given:
+        part = name.partition(".")[0]
+        if part in ("dataset", "flow") and name not in where:
+            raise InputError(f"{part}=… is measured where there is no checkpoint; leave it out, or checkpoint=…")
+    return {key: dataset[key] for key in where.values()}
 
 
 def _untrained(flow: dict[str, Any], train: Data) -> Model:

@@ -169,7 +169,7 @@ class Choice:
     def _masks(self) -> str:
         """What the network was taught under."""
         saved = self.trained.cfg
-        if saved.get("teach_masks") == "any":
+        if saved["teach_masks"] == "any":
             return "masks of every kind"
-        rate = (saved.get("mask") or {}).get("missing")
+        rate = saved["mask"].get("missing")
         return "its own masks" + ("" if not rate else f" (missing={rate:g})")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.idle import apart, of_denoising, said
-from viscos.commands.assemble.imputers import MODEL, Parts
+from viscos.commands.assemble.imputers import Parts
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
@@ -79,7 +79,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     masks = masks_of(cfg)
     observed = test_masks(trained, masks, test, split.changed)
     model = trained.model if isinstance(trained, Trained) else None
-    cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg.get("imputer") or MODEL}
+    cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg["imputer"]}
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
     if calibration:

@@ -45,7 +45,7 @@ class Fitting(Job):
 
 def other_imputer(cfg: dict[str, Any]) -> bool:
     """Whether the settings of `viscos train` ask for another imputer than a flow with its posterior."""
-    return cfg.get("imputer") is not None and not is_model(cfg["imputer"])
+    return not is_model(cfg["imputer"])
 
 
 def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:

@@ -22,6 +22,7 @@ ROWS = 200
 """Rows that are completed, the first with such cells."""
 NAME = "floor"
 """Of the entry in the record of a run."""
+_READ = {"best", "rmse", "cells", "shares", "rmse_of_shares", "width"}
 
 
 def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict[str, Any] | None:
@@ -72,14 +73,14 @@ def line(floor: dict[str, Any]) -> str:
 def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
     """What was measured by the record of a training, if it was."""
     found: dict[str, Any] | None = (record or {}).get(NAME)
-    return found if isinstance(found, dict) and {"best", "rmse", "cells"} <= found.keys() else None
+    return found if isinstance(found, dict) and _READ <= found.keys() else None
 
 
 def stacked(found: dict[str, Any], parts: Parts) -> StackedImputer:
     """What completes as `found` says: the flow's draws about a mean that the imputers share."""
     shares = {name: share for name, share in _shares(found).items() if share or name == FLOW}
     imputers = [parts.imputer(described_by(name)) for name in shares]
-    return StackedImputer(imputers, torch.tensor(list(shares.values())), found.get("width", 1.0))
+    return StackedImputer(imputers, torch.tensor(list(shares.values())), found["width"])
 
 
 def without_neighbours(found: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +102,5 @@ def has_neighbours(found: dict[str, Any]) -> bool:
 
 
 def _shares(found: Mapping[str, Any]) -> dict[str, float]:
-    """The shares of the imputers by name; a record from before they were measured has all of it with the best one."""
-    shares = found.get("shares", {found["best"]: 1.0})
-    return {name: float(shares.get(name, 0.0)) for name in STACKED}
+    """The shares of the imputers by name."""
+    return {name: float(found["shares"].get(name, 0.0)) for name in STACKED}

@@ -77,7 +77,7 @@ def load_weights(model: Any, path: Path, factory: str) -> None:
         held = f"a dict of {', '.join(map(str, list(state)[:4]))}" if isinstance(state, dict) else type(state).__name__
         raise InputError(f"{str(path)!r} holds {held}, not a state dict; write torch.save(model.state_dict(), …)")
     foreign = model.layers[0] if isinstance(model, Flow) and len(model.layers) == 1 else None
-    if isinstance(foreign, Foreign) and not any(str(key).startswith(("held.", "layers.0.held.")) for key in state):
+    if isinstance(foreign, Foreign) and not any(str(key).startswith("layers.0.held.") for key in state):
         model = foreign.held[0] if len(foreign.held) else model  # weights of what was wrapped
     try:
         model.load_state_dict(state)

@@ -18,12 +18,12 @@ from viscos.core.progress import fitting_bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, standardised
 from viscos.flows import Flow
-from viscos.imputers import CompleteGaussianImputer, FlowImputer, GaussianImputer, Imputer, MeanImputer, OnFlow
+from viscos.imputers import CompleteGaussianImputer, GaussianImputer, Imputer, MeanImputer, OnFlow, ViscosImputer
 from viscos.linear.gaussian import Gaussian
 from viscos.roots import RootFinder
 from viscos.train.model import Model
 
-MODEL: dict[str, Any] = {"_target_": "viscos.imputers.FlowImputer"}
+MODEL: dict[str, Any] = {"_target_": "viscos.imputers.ViscosImputer"}
 """The description of a flow with its posterior, which are parts of their own in the settings."""
 
 
@@ -42,7 +42,7 @@ def described_by(name: str) -> dict[str, Any]:
 
 def is_model(spec: dict[str, Any]) -> bool:
     """Whether a description is `MODEL`, or of a class below its."""
-    return makes(spec, FlowImputer)
+    return makes(spec, ViscosImputer)
 
 
 def check(spec: dict[str, Any], flow: Flow | None) -> None:
@@ -110,7 +110,7 @@ class Parts:
             assert model is not None
             if model.posterior is None:
                 raise InputError("this flow was trained without an inference network; `viscos impute` fits a posterior")
-            return FlowImputer(model.flow, model.posterior, self.solver, self.noise)
+            return ViscosImputer(model.flow, model.posterior, self.solver, self.noise)
         if makes(spec, OnFlow):
             _check_flow(spec, flow)
             return build(spec, OnFlow, flow, noise=self.noise)

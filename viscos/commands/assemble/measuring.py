@@ -27,9 +27,6 @@ from viscos.metrics.extractor import extractor_for
 from viscos.roots import RootFinder
 from viscos.train.model import Model
 
-BESIDE = ("mean", "gaussian")
-"""Imputers that are measured beside another unless the settings say which."""
-
 
 def objective_of(solver: dict[str, Any], lad: dict[str, Any] | None = None) -> Objective:
     """Solver and estimator by their settings; adjoints and probes to a hundredth, below the noise of one probe."""
@@ -80,9 +77,8 @@ class Measuring:
         """Reads the settings of a training or an evaluation, on the data set that a run was trained on."""
         noise = dataset.gaussian_noise if cfg["denoise"] else 0.0
         protocol = Protocol(cfg["draws"], cfg["batch_size"], cfg["seed"], levels=dataset.levels, noise=noise)
-        imputers, metrics = cfg.get("imputers", BESIDE), cfg.get("metrics", ())  # older runs say nothing of them
-        subject = cfg.get("imputer") or MODEL
-        return cls(dataset, cfg["inception"], protocol, objective, tuple(imputers), tuple(metrics), subject)
+        beside = (tuple(cfg["imputers"]), tuple(cfg["metrics"]))
+        return cls(dataset, cfg["inception"], protocol, objective, *beside, cfg["imputer"])
 
     @property
     def of_model(self) -> bool:

@@ -46,7 +46,7 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], items: int, *, matches: b
 
     Raises `InputError` for a way of teaching that this flow, or these data, cannot be taught by.
     """
-    if cfg.get("patience") and not cfg.get("validation"):
+    if cfg["patience"] and not cfg["validation"]:
         raise InputError("patience ends a training by items that are held back; say how many, e.g. validation=0.1")
     teach = _teach(cfg, matches, hides)
     em = hides and teach != "bound"
@@ -124,7 +124,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
         masks=cfg["teach_masks"],
         redraw=cfg["redraw"],
         imputed_weight=cfg["imputed_weight"],
-        patience=cfg.get("patience"),
+        patience=cfg["patience"],
         seed=cfg["seed"],
     )
 

@@ -21,7 +21,7 @@ from viscos.core.choices import choice, description
 from viscos.core.progress import bar
 from viscos.data.incomplete import IncompleteData
 from viscos.flows import Flow
-from viscos.imputers import FlowImputer, GaussianImputer, Imputer, NeighboursImputer
+from viscos.imputers import GaussianImputer, Imputer, NeighboursImputer, ViscosImputer
 from viscos.imputers.stacked import LEAST, HeldOut, StackedImputer, folds
 from viscos.linear.gaussian import Gaussian
 from viscos.train import Report, Trainer
@@ -65,13 +65,13 @@ def completing(
     return model, gaussian, StackedImputer(imputers, weights, found.width(weights))
 
 
-def _with_simpler(method: FlowImputer, gaussian: Gaussian, data: IncompleteData) -> Sequence[Imputer]:
+def _with_simpler(method: ViscosImputer, gaussian: Gaussian, data: IncompleteData) -> Sequence[Imputer]:
     return method, GaussianImputer(gaussian), NeighboursImputer().fit(data)
 
 
 def trained_on_rows(
     data: IncompleteData, flow: str, steps: int, seed: int, verbose: bool
-) -> tuple[Model, Gaussian, FlowImputer]:
+) -> tuple[Model, Gaussian, ViscosImputer]:
     """What `viscos train dataset=table` makes of standardised rows (N, d) by its own settings, in phases of `steps`.
 
     Returns the model, the Gaussian of the rows and what completes them. Raises `InputError` for an unknown flow.
@@ -90,7 +90,8 @@ def trained_on_rows(
     _run(trainer, verbose)
     model = trainer.result().eval()
     assert model.posterior is not None  # it was taught by regression
-    return model, gaussian, FlowImputer(model.flow, model.posterior, trainer.objective.solver, cfg["dataset"]["noise"])
+    solver, noise = trainer.objective.solver, cfg["dataset"]["noise"]
+    return model, gaussian, ViscosImputer(model.flow, model.posterior, solver, noise)
 
 
 def _flow(name: str, data: IncompleteData) -> Flow:

@@ -35,7 +35,7 @@ def dataset_of(trained: Saved) -> Dataset:
     return Dataset(trained.cfg["dataset"])
 
 
-def _load(trained: Saved, split: str, limit: int | None) -> Data:
+def split_of(trained: Saved, split: str, limit: int | None) -> Data:
     """A split of the run's data; raises `InputError` that says what can be done where they are gone."""
     dataset = dataset_of(trained)
     try:
@@ -92,8 +92,8 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     Raises `InputError` where none is left.
     """
     scaling, seen = trained.scaling, trained.rows
-    test = _load(trained, "test", limit)
-    if scaling is None or seen is None or not isinstance(test, Vectors):
+    test = split_of(trained, "test", limit)
+    if scaling is None or seen is None or not isinstance(test, Vectors):  # no table
         return TestSplit(test, False)
     if _same_rows(trained):
         return TestSplit(test, False)
@@ -107,7 +107,7 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
 
 
 def table_is_there(trained: Saved) -> bool:
-    """Whether the table that a run was trained on is there, with the same rows, as far as its checkpoint knows."""
+    """Whether the table that a run was trained on is there, with the same rows."""
     try:
         return _same_rows(trained)
     except InputError:
@@ -115,9 +115,9 @@ def table_is_there(trained: Saved) -> bool:
 
 
 def _same_rows(trained: Saved) -> bool:
-    train = _load(trained, "train", trained.cfg["train_items"])
+    train = split_of(trained, "train", trained.cfg["train_items"])
     if trained.scaling is None or trained.rows is None or not isinstance(train, Vectors):
-        return True  # an older checkpoint
+        return True  # no table
     return torch.equal(fingerprints(trained.scaling.aligned(train)), trained.rows)
 
 
@@ -139,14 +139,14 @@ def from_training(trained: Saved) -> FromTraining:
     """What the run knows of its training data."""
 
     def data() -> IncompleteData:
-        train = _load(trained, "train", trained.cfg["train_items"])
+        train = split_of(trained, "train", trained.cfg["train_items"])
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
         train = trained.standardised(train)
         observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
         if observed.shape != train.values.shape:  # a table that has changed
             observed = masks.of(train, "train")
-        order, learnt = validation_order(len(train), trained.cfg.get("validation", 0), trained.cfg["seed"])
+        order, learnt = validation_order(len(train), trained.cfg["validation"], trained.cfg["seed"])
         train, observed = train.at(order), observed[order]
         return IncompleteData(train.values, observed & train.known, train.labels).first(learnt)
 

@@ -72,7 +72,7 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
     rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
     refuse_other_data(state, rows, files)
     made = _masks(masks, run_dir, train, test, resumed=state is not None)
-    spent = 0.0 if state is None else float(state.get("seconds", 0.0))
+    spent = 0.0 if state is None else float(state["seconds"])
     return Splits(cfg, dataset, train, test, Begun(run_dir, made, rows, files, spent), state)
 
 
@@ -89,9 +89,9 @@ def _loaded(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Da
 def _as_begun(state: dict[str, Any] | None, data: Data) -> Data:
     """A table with the entries that it had when the run of a checkpoint's state began, as `Scaling.aligned`.
 
-    What a column is may be found out otherwise by a later version, or after a row has changed.
+    What a column is may be found out otherwise after a row, which may be one for testing, has changed.
     """
-    saved = None if state is None else state.get("scaling")
+    saved = None if state is None else state["scaling"]
     return Scaling.from_state(saved).aligned(data) if saved is not None and isinstance(data, Vectors) else data
 
 
@@ -109,13 +109,12 @@ def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: boo
 
 def refuse_other_data(state: dict[str, Any] | None, rows: Tensor | None, files: dict[str, str | None]) -> None:
     """Raises `InputError` if the rows of a table, or else what is in the file or folder of the data, are not what they
-    were when the run of a checkpoint's state began; the first checkpoints do not say.
+    were when the run of a checkpoint's state began.
     """
-    begun = {} if state is None else state
-    if rows is not None and begun.get("rows") is not None:
-        same = torch.equal(begun["rows"].cpu(), rows)
-    else:
-        same = begun.get("files", files) == files
+    if state is None:
+        return
+    begun = state["rows"]
+    same = torch.equal(begun.cpu(), rows) if begun is not None and rows is not None else state["files"] == files
     if not same:
         raise InputError(
             "the training data are others than the run began with, so it cannot go on; dataset.path=… says where those "

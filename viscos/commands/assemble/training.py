@@ -83,7 +83,7 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
     cfg, given = apart(cfg)
     splits = splits_of(cfg, devices)
     cfg, train, test, state = dict(splits.cfg), splits.train, splits.test, splits.state
-    order, learnt = validation_order(len(train), cfg.get("validation", 0), cfg["seed"])
+    order, learnt = validation_order(len(train), cfg["validation"], cfg["seed"])
     train, observed = train.at(order), splits.begun.masks["train"][order]
     scaling = fit_scaling(train.at(torch.arange(learnt)), observed[:learnt])
     train, test = standardised(train, scaling), standardised(test, scaling)

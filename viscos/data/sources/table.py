@@ -36,7 +36,7 @@ def table(
     label: Name | None = None,
     drop: Sequence[Name] | None = None,
     categories: Sequence[Name] | None = None,
-    log: Sequence[Name] | None = (),
+    log: Sequence[Name] | None = None,
     delimiter: str | None = None,
     decimal: str | None = None,
     thousands: str | None = None,

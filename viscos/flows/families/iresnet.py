@@ -31,7 +31,7 @@ def iresnet(
     activation: str = "lipswish",
     coefficient: float = 0.9,
     series: Series | None = None,
-    first_squeeze: bool = False,
+    first_squeeze: bool = True,
     implicit: bool = False,
 ) -> Flow:
     """An iResNet (Behrmann et al., 2019) with the estimators of residual flows (Chen et al., 2019).

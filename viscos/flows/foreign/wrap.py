@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.flows.bijection import Bijection
@@ -62,12 +62,4 @@ def _flow(model: Any, to_data: Callable[..., Any] | None, base: Any) -> Flow:
     if isinstance(model, Bijection):
         return Flow([model])
     source = source_of(model, to_data, base)
-    flow = Flow([Foreign(source)], source.shape())
-    flow.register_load_state_dict_pre_hook(_known_by_older_names)
-    return flow
-
-
-def _known_by_older_names(flow: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Takes over a state dict of the time when a wrapped model was a flow without layers."""
-    for key in [key for key in state if key.startswith(f"{prefix}held.")]:
-        state[f"{prefix}layers.0.{key.removeprefix(prefix)}"] = state.pop(key)
+    return Flow([Foreign(source)], source.shape())

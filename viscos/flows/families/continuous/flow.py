@@ -104,10 +104,10 @@ def continuous(
     shape: int | Sequence[int],
     *,
     steps: int = 8,
-    method: str = "midpoint",
+    method: str = "euler",
     width: int = 32,
     start: str | None = None,
-    grid: float = 1.3,
+    grid: float = 1.5,
 ) -> Continuous:
     """A continuous flow for images (C, H, W), with a U-shaped velocity network, or vectors (d,), with a dense one.
 
