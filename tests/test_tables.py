@@ -707,6 +707,13 @@ def test_runs_are_told_apart_by_any_setting(capsys):
     assert printed(capsys, "runs=kept", "by=flow.channels") == text, "saved records go by names of their own"
 
 
+def test_what_a_model_is_called_among_imputers_tells_no_runs_apart(capsys):
+    one, two = (changed(RECORD, config__imputer={"_target_": f"viscos.imputers.{name}"}, seed=k)
+                for k, name in enumerate(("Flow", "Viscos")))  # fmt: skip
+    put("runs", one=one, two=changed(two, config__seed=1))
+    assert "2 runs" in printed(capsys, "runs=runs")
+
+
 def test_other_imputers_have_a_row_beside_a_flow():
     put("runs", flow=RECORD, knn=KNN)
     found = rows_of()

@@ -263,8 +263,12 @@ def _entry(record: Record, metric: str, key: str) -> Any:
 
 
 def _settings(record: Record) -> dict[str, str]:
-    """The settings that runs of one table share, under dotted keys; as text, so that null is a value too."""
-    return _flat({key: value for key, value in record.content["config"].items() if key not in _MAY_DIFFER})
+    """The settings that runs of one table share, under dotted keys; as text, so that null is a value too.
+
+    What a model is called among imputers says nothing of it.
+    """
+    left_out = _MAY_DIFFER if record.imputer else (*_MAY_DIFFER, "imputer")
+    return _flat({key: value for key, value in record.content["config"].items() if key not in left_out})
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, str]:
