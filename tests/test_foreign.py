@@ -335,6 +335,16 @@ def test_a_function_with_its_inverse(dtype):
     )
 
 
+def test_an_inverse_that_is_off_is_verified_as_one_that_is_not():
+    """Up to 1e-4 times max(1, |x|): at 10,000 a float has not four digits after the point."""
+    model = Stretch()
+    flow = wrap(model, (3,), to_data=lambda x: 1.01 * model.inverse(x))
+    x = torch.tensor([[0.5, 1.0, -1.0], [1e4, 1.3e4, -0.7e4]]) + 0.1
+    found = flow.inverse(x)
+    assert found.fallback.all() and found.converged.all(), found.residual
+    torch.testing.assert_close(found.value, model.inverse(x), rtol=1e-5, atol=1e-4)
+
+
 def test_a_method_brings_its_module():
     model = Stretch()
     flow = wrap(model.forward, (3,), to_data=model.inverse)

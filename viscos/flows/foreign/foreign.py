@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -82,7 +83,9 @@ class Foreign(ClosedForm):
         """`found`, and where it is not good enough, what a root finder makes of it."""
         solver = anderson(verified_tolerance(x), budget=100)
         stalled = found.status == Status.STALLED  # from what is no number there is nothing to go on from
-        return found.or_else(lambda rows: root(self, x[rows], solver, found.value[rows]), left=stalled)
+        better = found.or_else(lambda rows: root(self, x[rows], solver, found.value[rows]), left=stalled)
+        close = stalled & is_inverse(better.residual, x)  # the solver knows nothing of how large x is
+        return replace(better, status=torch.where(close, int(Status.CONVERGED), better.status))
 
     def unverified_inverse(self, x: Tensor) -> Tensor:
         """The library's own f (B, …), unverified."""
