@@ -29,16 +29,6 @@ from viscos.imputers.plmcmc import PLMCMCImputer as PLMCMCImputer
 from viscos.imputers.viscos import UnfittedImputer as UnfittedImputer
 from viscos.imputers.viscos import ViscosImputer as ViscosImputer
 
-STANDARD: tuple[type[Imputer], ...] = (
-    ViscosImputer,
-    UnfittedImputer,
-    NetworkImputer,
-    GaussianImputer,
-    MeanImputer,
-)
-"""Those that every run is measured beside, in the order in which tables show them."""
-OTHERS: tuple[type[Imputer], ...] = (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer)
-"""Those that are measured where they are asked for."""
 GUIDED: tuple[type[GuidedImputer], ...] = (
     ReplacementImputer,
     DPSImputer,
