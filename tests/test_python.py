@@ -19,6 +19,7 @@ from viscos.data.columns import Column, Scheme
 from viscos.data.scaling import Scaling
 from viscos.flows import Flow
 from viscos.flows.families.stack import whole
+from viscos.inference.fitting import fixed
 from viscos.posteriors import Amortised, Diagonal, Householder
 from viscos.roots import anderson
 from viscos.runs.trained import Trained
@@ -89,6 +90,8 @@ def test_one_draw_has_no_deviation():
         ({"lad": 3}, "lad is 3; give a name, or an object that has surrogate"),
         ({"posterior": None}, "posterior is None; give a name, or a Posterior"),
         ({"solver": object()}, "an object that has solve and tolerance"),
+        ({"seed": 1.5}, "seed must be a whole number, 0 or more, got 1.5"),
+        ({"noise": -1}, "noise is -1; give the standard deviation"),
         ({"guess": "x"}, "guess must be a tensor or an array of numbers, got str"),
         (
             {"posterior": Diagonal(torch.zeros(2, 3))},
@@ -140,7 +143,56 @@ def test_whole_numbers_and_masks_are_taken_from_arrays_and_never_changed():
     assert (q.mean()[0, [0, 2]] == [1, 3]).all()
 
 
-@pytest.mark.parametrize("y", [None, "photo.png", [["a", "b", "c"]], {"a": 1}])
+def test_what_an_array_masks_is_hidden():
+    y = np.ma.masked_array([[0.5, -999.0, 1.0]], mask=[[False, True, False]])
+    assert viscos.condition(AffineFlow(3), y).terms.observed.tolist() == [[True, False, True]]
+    both = viscos.condition(AffineFlow(3), y, np.array([[False, True, True]]))
+    assert both.terms.observed.tolist() == [[False, False, True]]
+    swapped = ROWS.astype(">f8")
+    assert np.array_equal(viscos.condition(AffineFlow(3), swapped).terms.given.numpy(), ROWS, equal_nan=True)
+
+
+class Logit(viscos.flows.ClosedForm):
+    def forward_and_ladj(self, y, generator=None):
+        return torch.logit(y), -(y.log() + torch.log1p(-y)).sum(1)
+
+
+def test_a_flow_that_is_not_defined_where_solves_begin_is_refused():
+    y = torch.tensor([[0.5, 0.2], [0.5, NAN]])
+    with pytest.raises(InputError, match=r"no finite latent of item 1 with zeros in its holes.* defined everywhere"):
+        viscos.condition(Flow([Logit()], (2,)), y)
+    assert len(viscos.condition(Flow([Logit()], (2,)), y[:1]).sample()) == 1  # nothing is hidden there
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(), torch.nn.BatchNorm1d(3)], ids=lambda layer: type(layer).__name__)
+def test_layers_in_training_mode_are_refused(layer):
+    flow = Flow([AffineFlow(3).layers[0]], (3,))
+    flow.layers[0].inner = layer
+    with pytest.raises(InputError, match=rf"inner of the flow, a {type(layer).__name__}, is in training mode"):
+        viscos.condition(flow, ROWS)
+    viscos.condition(flow.eval(), ROWS)
+
+
+def test_fits_in_several_threads_leave_the_flow_as_it_was():
+    flow = AffineFlow(3)
+    frozen = next(flow.parameters()).requires_grad_(False)
+    first, second = fixed(list(flow.parameters())), fixed(list(flow.parameters()))
+    with first:
+        second.__enter__()
+        assert not any(p.requires_grad for p in flow.parameters())
+    assert not any(p.requires_grad for p in flow.parameters()), "the other one still fits"
+    second.__exit__(None, None, None)
+    assert [p.requires_grad for p in flow.parameters()] == [p is not frozen for p in flow.parameters()]
+
+
+def test_rates_that_are_none():
+    q = viscos.condition(AffineFlow(3), ROWS)
+    for rate in (0, -1.0, math.inf, NAN, "1e-3"):
+        with pytest.raises(InputError, match="fit needs learning_rate > 0"):
+            q.fit(1, learning_rate=rate)
+
+
+@pytest.mark.parametrize("y", [None, "photo.png", [["a", "b", "c"]], {"a": 1}, [[1j, 2, 3]]])
 def test_what_holds_no_numbers_is_refused_in_a_line(y):
     with pytest.raises(InputError, match="y must be a tensor or an array of numbers") as caught:
         viscos.condition(AffineFlow(3), y)
@@ -262,6 +314,11 @@ def test_a_table_run_takes_and_gives_the_tables_own_units():
         {name: list(column) for name, column in zip(("fine", "long", "heavy"), rows.T[[2, 0, 1]], strict=True)}
     )
     assert np.allclose(run.condition(mixed, posterior="diagonal").mean(), q.mean())
+    hidden = mixed.notna().assign(heavy=False)
+    by_name = run.condition(mixed.assign(other=1.0), hidden.assign(other=True), posterior="diagonal")
+    assert by_name.terms.observed.tolist() == (known & [True, False, True]).tolist()
+    with pytest.raises(InputError, match=r"rows of a table have shape \(3,\); give \(B, 3\), one number a column"):
+        run.condition(rows[0])
     with pytest.raises(InputError, match="no column 'fine', it has long, heavy, fines; did you mean 'fines'"):
         run.condition(pd.DataFrame({"long": [1.0], "heavy": [2.0], "fines": [3.0]}))
 
@@ -293,6 +350,19 @@ def test_arrays_may_have_a_number_for_each_column_of_the_run():
         assert np.array_equal(run.condition(np.nan_to_num(columns), known).terms.observed.numpy(), ~np.isnan(entries))
     with pytest.raises(InputError, match=r"column 'size' must be a tensor or an array of numbers, .* that holds '2'"):
         run.condition(pd.DataFrame({"size": ["2", "3"], "kind": ["low", "mid"]}, dtype=object))
+
+
+def test_numbers_of_a_column_by_its_logarithm_are_its_own():
+    scheme = Scheme((Column("income", log=True), Column("x")))
+    run = run_of(AffineFlow(2), scaling=scaling_of(scheme, torch.zeros(2), torch.ones(2)), shape=(2,))
+    rows = np.array([[100.0, 1.0], [NAN, 2.0]])
+    q = run.condition(rows)
+    of_frame = run.condition(pd.DataFrame(rows, columns=["income", "x"]))
+    wanted = np.array([[np.log(100.0), 1.0], [NAN, 2.0]])
+    for each in (q, of_frame):
+        assert np.allclose(each.terms.given.numpy(), wanted, equal_nan=True)
+    back = run.scaling.scheme.decode(q.mean(4))  # what a caller of arrays has are arrays
+    assert float(back[0, 0]) == pytest.approx(100.0) and bool(back.isfinite().all())
 
 
 def test_a_run_is_named_in_a_line():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -169,6 +170,17 @@ def test_the_callers_default_precision_does_not_matter(fitted):
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_neither_the_callers_gradient_mode_nor_its_threads_matter(fitted):
+    def again(_):
+        with torch.inference_mode():
+            return FlowImputer(max_steps=20, random_state=0).fit(ROWS).transform(ROWS)
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(again, range(2)):
+            assert np.array_equal(found, fitted.transform(ROWS))
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_refused_numbers_of_samples(fitted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,15 +28,22 @@ from viscos.inference import Completions
 _ROWS = 500  # that are completed together
 
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
 @contextmanager
-def _single_precision() -> Iterator[None]:
-    """What torch makes meanwhile is of single precision, as rows are, whatever the caller's default is."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+def _as_usual() -> Iterator[None]:
+    """What torch makes meanwhile is of single precision, as rows are, and may have gradients, whatever the caller says.
+
+    One imputer works at a time: torch's default precision, and the generator of first weights, are the whole process's.
+    """
+    with _ONE_AT_A_TIME, torch.inference_mode(False), torch.enable_grad():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 class FlowImputer(TransformerMixin, BaseEstimator):
@@ -61,7 +69,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
     - `random_state` makes a fit what it is, and the draws: the same state, the same numbers.
     - `verbose` above 0 shows a bar for the training.
 
-    What a row becomes does not depend on the rows beside it. After `fit` there are `model_`, the flow and its network;
+    What a row becomes does not depend on the rows beside it, but for the last digits; what `sample` draws for it does
+    depend on its number. After `fit` there are `model_`, the flow and its network;
     `scaling_`, of the columns; `gaussian_`, of the scaled ones; `shares_` in the mean, by name; `width_`, the factor of
     the draws' spread; `kept_`, which columns had a value; `indicator_`.
 
@@ -92,7 +101,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         self.keep_empty_features, self.add_indicator = keep_empty_features, add_indicator
         self.random_state, self.verbose = random_state, verbose
 
-    @_single_precision()
+    @_as_usual()
     def fit(self, X: Any, y: Any = None) -> FlowImputer:
         """Trains on the rows X (n, columns), NaN in the holes; `y` is ignored. Returns itself.
 
@@ -121,7 +130,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         self.shares_, self.width_ = {imputer.name: share for imputer, share in shares}, self._method.width
         return self
 
-    @_single_precision()
+    @_as_usual()
     def transform(self, X: Any) -> np.ndarray:
         """X with the mean of the draws in its holes (n, columns), and indicators if there are any."""
         X = self._checked(X)
@@ -130,7 +139,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         means = [self._method.best_mean(rows, self.draws, self._seed).mean() for rows in self._batches(X, numbers)]
         return self._appended(X, self._filled(X, means)[0])
 
-    @_single_precision()
+    @_as_usual()
     def sample(self, X: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
         """n completions of X (n, rows, columns), each with one joint draw in the holes of a row: multiple imputations.
 

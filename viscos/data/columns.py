@@ -227,13 +227,13 @@ class Scheme:
         found = [f"{column.name} ({column.about})" for column in self.columns if column.about]
         return (f"columns: {', '.join(found[:20])}{', …' * (len(found) > 20)}",) if found else ()
 
-    def encode(self, numbers: Tensor) -> Tensor:
+    def encode(self, numbers: Tensor | np.ndarray) -> Tensor:
         """Numbers (…, columns), NaN in holes, as entries (…, d), float64.
 
         Raises `InputError` for a number without a logarithm in a column that has them, and for one of no category in a
         column of several.
         """
-        parts = []
+        parts, numbers = [], torch.as_tensor(numbers)
         for number, column in enumerate(self.columns):
             values = numbers[..., number, None].double()
             if (many := len(_entries(column))) > 1:
@@ -253,9 +253,9 @@ class Scheme:
             parts.append(values)
         return torch.cat(parts, -1)
 
-    def decode(self, values: Tensor) -> Tensor:
+    def decode(self, values: Tensor | np.ndarray) -> Tensor:
         """Entries (…, d) as numbers (…, columns), the nearest category of categories; NaN where an entry is NaN."""
-        parts, at = [], 0
+        parts, at, values = [], 0, torch.as_tensor(values)
         for column in self.columns:
             many = len(_entries(column))
             own = values[..., at : at + many]

@@ -87,13 +87,13 @@ class Scaling:
         """Σ log scale: a log-density per scaled unit, less this, is one in the columns' own units."""
         return float(self.scale.log().sum())
 
-    def standardise(self, values: Tensor) -> Tensor:
+    def standardise(self, values: Tensor | np.ndarray) -> Tensor:
         """Values (…, d) in the columns' own units as the model takes them, float32."""
-        return ((values.double() - self.center) / self.scale).float()
+        return ((torch.as_tensor(values).double() - self.center) / self.scale).float()
 
-    def restore(self, values: Tensor) -> Tensor:
+    def restore(self, values: Tensor | np.ndarray) -> Tensor:
         """Values (…, d) of the model in the columns' own units, float64."""
-        return values.double().cpu() * self.scale + self.center
+        return torch.as_tensor(values).double().cpu() * self.scale + self.center
 
     def cells(self, values: Tensor, rounded: bool = True) -> tuple[Tensor, Tensor]:
         """Values (…, d) of the model as numbers that the columns may have (…, columns), float64; and which were moved.

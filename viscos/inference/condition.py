@@ -10,6 +10,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
+from viscos.core.counts import count
 from viscos.core.errors import InputError
 from viscos.flows.flow import Flow
 from viscos.flows.foreign.wrap import wrap
@@ -19,6 +20,8 @@ from viscos.inference.terms import Values, as_tensor, taken
 from viscos.logdet import LogDetEstimator
 from viscos.posteriors import PerItem, Posterior
 from viscos.roots import RootFinder
+
+_UNSETTLED = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
 
 
 @torch.inference_mode(False)
@@ -69,6 +72,9 @@ def condition(
         raise InputError(f"y is {values.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
     flow.fits(values)
     batch = incomplete(values, terms.observed, _numbers(index, values))
+    seed = count(seed, "seed", 0)
+    if not noise >= 0:
+        raise InputError(f"noise is {noise}; give the standard deviation of the noise of training, 0 or more")
     if guess is not None and not (isinstance(guess, Tensor) and scaling is None):
         guess = terms.inside(as_tensor(guess, "guess"), batch.values)
     _check(flow, batch, guess)
@@ -94,11 +100,35 @@ def _check(flow: Flow, batch: Incomplete, guess: Tensor | None) -> None:
     # A wrapped model is examined where all entries are numbers.
     flow.check(batch.filled(guess if guess is not None and guess.shape == batch.values.shape else 0.0))
     _check_alike("flow", flow, batch.values)
+    _check_settled(flow)
+    if guess is None and not flow.unexamined():
+        _check_start(flow, batch)
     if flow.unexamined():
         warnings.warn(
             "the model has no finite latents where the holes of y are zero, so nothing says whether it is a bijection "
             "with the log-determinant that it gives; give a guess where it is defined",
             stacklevel=3,
+        )
+
+
+def _check_settled(flow: Flow) -> None:
+    """Raises `InputError` for layers that are another function at every call."""
+    for name, module in flow.named_modules():
+        if module.training and isinstance(module, _UNSETTLED):
+            raise InputError(
+                f"{name} of the flow, a {type(module).__name__}, is in training mode, in which it is another function "
+                "at every call; call flow.eval() before"
+            )
+
+
+@torch.no_grad()
+def _check_start(flow: Flow, batch: Incomplete) -> None:
+    """Raises `InputError` for an item with zeros in its holes of which the flow has no latent: solves begin there."""
+    lost = ~flow.to_latent(batch.filled()).isfinite().flatten(1).all(1) & batch.hidden.flatten(1).any(1)
+    if bool(lost.any()):
+        raise InputError(
+            f"the flow has no finite latent of item {int(lost.nonzero()[0])} with zeros in its holes, where solves "
+            "begin: it has to be defined everywhere; take a logit or a logarithm out of it, and apply that to the data"
         )
 
 

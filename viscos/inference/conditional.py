@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -103,8 +104,8 @@ class Conditional(Approximation):
         takes its place, and begins where the network has it.
         """
         steps, samples = count(steps, "steps", 0), count(samples, "samples")
-        if not learning_rate > 0:
-            raise InputError(f"fit needs learning_rate > 0, got {learning_rate}")
+        if not (isinstance(learning_rate, (int, float)) and 0 < learning_rate < math.inf):
+            raise InputError(f"fit needs learning_rate > 0, got {learning_rate!r}")
         if not singular:
             refuse_singular(self.condition_number(), self.partition)
         if steps == 0:

@@ -25,6 +25,9 @@ _K = 0.5, 0.7
 """Pareto k̂ below which draws are good, and fair: Yao, Vehtari, Simpson and Gelman (2018, Yes, but did it work?
 Evaluating variational inference). Below 0.7 the error of a weighted mean falls with the number of draws at a
 practical rate (Vehtari et al., 2024)."""
+_EVEN = 0.97
+"""Effective share above which weights are as good as even. Total variation is below a tenth there, and k̂, which knows
+no scale, is of what rounding does to them."""
 _SHARE = 0.8, 0.5
 """Effective draws of one draw of q. ESS/K is about 1/(1 + χ²), with χ² the divergence of p from q (Agapiou et al.,
 2017), and total variation is at most ½ √χ²: at most a quarter, and half, of the mass of q stand in the wrong place."""
@@ -98,9 +101,10 @@ class Diagnosis:
             share, limits, why = effective / self.refined, _OF_REFINED, f"{size} proposals for {self.refined} draws"
         else:
             share, limits, why = effective / self.draws, _SHARE, size
+        even = effective > _EVEN * self.draws
         tests = [
             (_below(error, _ERROR), f"log-determinants are estimated, to ±{error:.2g} nats"),
-            (_below(k, _K), "too few draws have a weight for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
+            (0 if even else _below(k, _K), "too few draws have a weight for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),
             (_below(-share, (-limits[0], -limits[1])), why),
             (_below(failed, _FAILED), f"{percent(failed)} of the draws failed"),
             (

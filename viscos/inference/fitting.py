@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -39,15 +40,8 @@ class Fitting:
 
     def fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
         """`steps` of Adam; returns what should not be overlooked, a line each. The flow's parameters stay fixed."""
-        frozen = [(p, p.requires_grad) for p in self.q.flow.parameters()]
-        try:
-            for p, _ in frozen:
-                p.requires_grad_(False)
-            with torch.inference_mode(False), torch.enable_grad():
-                return self._fit(steps, learning_rate, samples, decay, progress)
-        finally:
-            for p, wanted in frozen:
-                p.requires_grad_(wanted)
+        with fixed(list(self.q.flow.parameters())), torch.inference_mode(False), torch.enable_grad():
+            return self._fit(steps, learning_rate, samples, decay, progress)
 
     def _fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
         parameters = list(self.q.posterior.parameters())
@@ -83,7 +77,8 @@ class Fitting:
         posterior, batch = self.q.posterior, self.q.batch
         weight = self._judged()
         each = isinstance(posterior, PerItem) and all(len(p) == len(batch) for p in parameters)
-        best = Best(parameters, weight, each)
+        exact = batch.values.shape[1:].numel() <= min(_WRITTEN, self.q.flow.dense_below)
+        best = Best(parameters, weight, each, exact)
         if isinstance(posterior, PerItem) and each and not self.steps_done:
             posterior.begin(self._laplace(posterior(batch, self.q.flow)))
             best.offer(self._judged())
@@ -136,6 +131,30 @@ class Fitting:
             f"{percent(float(fewer.sum() / found.ok.sum()))} of the draws have the rarer one: a latent has several "
             "completions there, of which the solver finds one; take partition=maxvol, or a flow of residual structure"
         )
+
+
+_FIXED: dict[int, tuple[int, bool]] = {}  # of parameters, by identity: fits that hold it fixed, and what it was before
+_FIXING = threading.Lock()
+
+
+@contextmanager
+def fixed(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """No gradients are taken in `parameters` meanwhile, by however many fits in other threads that share them."""
+    with _FIXING:
+        for p in parameters:
+            fits, wanted = _FIXED.get(id(p), (0, p.requires_grad))
+            _FIXED[id(p)] = (fits + 1, wanted)
+            p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        with _FIXING:
+            for p in parameters:
+                fits, wanted = _FIXED.pop(id(p))
+                if fits > 1:
+                    _FIXED[id(p)] = (fits - 1, wanted)
+                else:
+                    p.requires_grad_(wanted)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ _FAILED = 0.03  # share of failed draws that is worth a line
 class Best:
     """The parameters with the highest bound so far: of each item by itself, where each has its own."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], weight: Tensor, each: bool) -> None:
-        self.parameters, self.weight, self.each = parameters, weight, each
+    def __init__(self, parameters: Sequence[nn.Parameter], weight: Tensor, each: bool, exact: bool = True) -> None:
+        self.parameters, self.weight, self.each, self.exact = parameters, weight, each, exact
         self.values = [p.detach().clone() for p in parameters]
 
     @property
@@ -31,7 +31,7 @@ class Best:
     def offer(self, weight: Tensor) -> None:
         """Keeps the present parameters, of log-weights (K, B), for items for which they are better than before."""
         if self.each:
-            better = _better(weight, self.weight)
+            better = _better(weight, self.weight, self.exact)
         else:
             better = (_total(lower_bound(weight)) > _total(self.bound)).expand(weight.shape[1])
         self.weight = torch.where(better, weight, self.weight)
@@ -46,16 +46,17 @@ class Best:
             p.copy_(kept)
 
 
-def _better(new: Tensor, old: Tensor) -> Tensor:
+def _better(new: Tensor, old: Tensor, exact: bool) -> Tensor:
     """Whether log-weights (K, B) of the same noise, NaN where a draw failed, are those of a better q (B,), bool.
 
     By their bounds, where these are apart by two standard errors of the paired differences or more. Else by how little
     the weights vary: they are constant where q is exact, and near there their variance is twice the divergence, of
-    which a few draws tell more than of a mean that errs by the root of it.
+    which a few draws tell more than of a mean that errs by the root of it. Weights that are not `exact` vary by their
+    estimates too, which says nothing of q: the later one is taken then.
     """
     gain, paired = lower_bound(new) - lower_bound(old), new - old
     noise = 2 * _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
-    steadier = _variance(new) < _variance(old)
+    steadier = _variance(new) < _variance(old) if exact else torch.ones_like(gain, dtype=torch.bool)
     return (gain > noise) | ((gain.abs() <= noise) & steadier)
 
 

@@ -81,6 +81,8 @@ def taken(
     if (array or scaling is not None) and not given.is_floating_point():
         given = given.double()  # completions of whole numbers are none
     mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
+    if isinstance(y, np.ma.MaskedArray):  # what it masks holds no value, whatever else is said
+        mask = mask & torch.from_numpy(~np.ma.getmaskarray(y)).to(given.device)
     center, scale = (None, None) if scaling is None else _moments(scaling, given)
     values = _standardised(given, center, scale)
     if like is not None and (array or scaling is not None):
@@ -99,7 +101,9 @@ def as_tensor(value: Values, name: str) -> Tensor:
         array = np.asarray(value)
         if array.dtype == object and value is not None:
             array = array.astype(float)
-        return torch.from_numpy(np.array(array, order="C"))
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        return torch.from_numpy(np.array(array, order="C").astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         strange = next((cell for cell in np.asarray(value, dtype=object).flat if not _is_number(cell)), None)
         of = "" if strange is None else f" that holds {strange!r}"

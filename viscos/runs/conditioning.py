@@ -69,19 +69,31 @@ def _entries(y: Values, scheme: Scheme) -> Values:
     """
     if not hasattr(y, "columns"):
         return _encoded(y, scheme)
-    there = [str(name) for name in y.columns]
+    own = _by_name(y, scheme)
+    numbers = [_numbers(column, list(own[name])) for name, column in zip(own.columns, scheme.columns, strict=True)]
+    return scheme.encode(torch.from_numpy(np.stack(numbers, 1))).numpy()
+
+
+def _by_name(frame: Any, scheme: Scheme) -> Any:
+    """The run's columns of a data frame, in its order."""
+    there = [str(name) for name in frame.columns]
     for name in scheme.names:
         if name not in there:
             near = difflib.get_close_matches(name, there, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"the table has no column {name!r}, it has {', '.join(there)}{meant}")
-    numbers = [_numbers(column, list(y[y.columns[there.index(column.name)]])) for column in scheme.columns]
-    return scheme.encode(torch.from_numpy(np.stack(numbers, 1))).numpy()
+    return frame[[frame.columns[there.index(name)] for name in scheme.names]]
 
 
 def _encoded(y: Values, scheme: Scheme) -> Values:
     values = as_tensor(y, "y")
-    if len(scheme.columns) == len(scheme.entries) or values.shape[-1:] != (len(scheme.columns),):
+    if values.dim() < 2:
+        wanted = f"(B, {len(scheme.columns)}), one number a column"
+        raise InputError(
+            f"rows of a table have shape {tuple(values.shape)}; give {wanted}, with an axis of rows: y[None]"
+        )
+    plain = len(scheme.columns) == len(scheme.entries) and not any(column.log for column in scheme.columns)
+    if plain or values.shape[-1] != len(scheme.columns):
         return y
     encoded = scheme.encode(values.double().cpu())
     return encoded.to(y) if isinstance(y, torch.Tensor) else encoded.numpy()
@@ -91,6 +103,8 @@ def _known(observed: Values | None, scheme: Scheme) -> Values | None:
     """What is observed of the entries (…, d), of a mask of them or of the columns (…, columns)."""
     if observed is None:
         return None
+    if hasattr(observed, "columns"):
+        observed = _by_name(observed, scheme).to_numpy()
     mask = as_tensor(observed, "observed")
     if len(scheme.columns) == len(scheme.entries) or mask.shape[-1:] != (len(scheme.columns),):
         return observed

@@ -137,7 +137,8 @@ class Trained(Saved):
         values in [0, 1]. Rows of a table are in the table's own units, and so is what comes back; of a data frame the
         run's columns are taken by name. A column of more than two categories is an entry for each of them, one that was
         learnt by its logarithm an entry of logarithms (`scaling.scheme.encode` makes entries, `decode` numbers). An
-        array may have a number for each column instead, and so may a mask, where the entries are more than the columns.
+        array with as many numbers as there are columns has those of the columns, and so has such a mask; what comes
+        back is of entries.
 
         `posterior` is `auto`, the inference network that was taught with the flow, or if there is none `householder`;
         `network` or `amortised`, that network; or as in `viscos.condition`. A posterior of each item begins where the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ class Sylvester(LowRankLayer):
 
     def __init__(self, d: int, columns: int, reflections: int = 0) -> None:
         super().__init__()
+        self.sizes = d, columns, reflections
         if not 1 <= columns <= d:
             raise InputError(f"flow.columns is {columns}; it must lie between 1 and the {d} entries of an item")
         self.reflections = nn.Parameter(torch.randn(reflections, d)) if reflections else None
@@ -40,6 +42,16 @@ class Sylvester(LowRankLayer):
         self.raw_inner = nn.Parameter(torch.zeros(columns))
         self.raw_product = nn.Parameter(0.5 + 0.1 * torch.randn(columns))
         self.b = nn.Parameter(torch.randn(columns))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles it by its weights: what torch makes orthogonal has a class of its own, which no pickle holds."""
+        return _read_back, (
+            type(self),
+            self.sizes,
+            self.state_dict(),
+            self.training,
+            [p.requires_grad for p in self.parameters()],
+        )
 
     def constrained(self) -> tuple[Tensor, Tensor, Tensor]:
         """Q (d, m), R and R̃ (m, m)."""
@@ -74,6 +86,18 @@ class Sylvester(LowRankLayer):
             v[:, i] = monotone_root(s, inner[i, i] * one, b, R[i, i] * one)
             value[:, i] = torch.tanh(inner[i, i] * v[:, i] + b)
         return Solution.exact((flat - value @ (Q @ R).T).view_as(x))
+
+
+def _read_back(
+    kind: type[Sylvester], sizes: tuple[int, int, int], state: dict[str, Tensor], training: bool, learns: list[bool]
+) -> Sylvester:
+    with torch.random.fork_rng(devices=[]):
+        layer = kind(*sizes)
+    some = next(iter(state.values()))
+    layer.to(some.device, some.dtype).load_state_dict(state)
+    for p, wanted in zip(layer.parameters(), learns, strict=True):
+        p.requires_grad_(wanted)
+    return layer.train(training)
 
 
 def sylvester(
