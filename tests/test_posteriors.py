@@ -207,24 +207,6 @@ def test_a_gaussian_fills_the_holes_of_small_items_alone_unless_it_is_said():
     assert Amortised((1, 34, 34), width=4, gaussian=True).precision.numel() == 34**4
 
 
-def test_a_network_takes_the_filling_that_it_was_saved_with_unless_another_is_said():
-    """Up to which size a Gaussian fills holes by itself has changed, and a run may say nothing of it."""
-    values, known = (
-        normal(50, 3) @ torch.tensor([[1, 0.9, 0.5], [0, 0.4, 0.3], [0, 0, 0.8]], dtype=F64),
-        normal(50, 3) > -1,
-    )
-    without, unsaid, filled = (Amortised((3,), width=4, gaussian=each).double() for each in (False, None, True))
-    filled.prepare(torch.where(known, values, 0), known, Gaussian.from_incomplete(values, known, floor=0.01))
-    batch = incomplete(values[:4], torch.tensor([True, False, False]))
-    assert not torch.allclose(filled.predict(batch), without.predict(batch))
-    for saved in (without, filled):
-        unsaid.load_state_dict({name: value.float() for name, value in saved.state_dict().items()})
-        assert torch.allclose(unsaid.predict(batch), saved.predict(batch), atol=1e-6)
-        assert unsaid.covariance.dtype == F64
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        filled.load_state_dict(without.state_dict())
-
-
 @pytest.mark.parametrize("channels", [None, (4, 8)], ids=["U-Net", "plain"])
 @pytest.mark.parametrize("shape", [(1, 4, 4), (2, 4, 6), (1, 5, 5)])
 def test_the_network_sees_observed_entries_and_the_mask_and_nothing_else(shape, channels):
