@@ -53,7 +53,7 @@ class Parts:
 
     def imputer(self, spec):
         name = spec["_target_"].rpartition(".")[2].removesuffix("Imputer").lower()
-        name = {"neighbours": "knn", "flow": 0}.get(name, name)
+        name = {"neighbours": "knn", "viscos": 0}.get(name, name)
         return Constant(name)
 
 

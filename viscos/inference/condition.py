@@ -123,12 +123,16 @@ def _check_settled(flow: Flow) -> None:
 
 @torch.no_grad()
 def _check_start(flow: Flow, batch: Incomplete) -> None:
-    """Raises `InputError` for an item with zeros in its holes of which the flow has no latent: solves begin there."""
-    lost = ~flow.to_latent(batch.filled()).isfinite().flatten(1).all(1) & batch.hidden.flatten(1).any(1)
-    if bool(lost.any()):
+    """Raises `InputError` if the flow has no latent of any item with zeros in its holes, where solves begin.
+
+    A single item without one fails by itself.
+    """
+    holes = batch.hidden.flatten(1).any(1)
+    lost = ~flow.to_latent(batch.filled()).isfinite().flatten(1).all(1)
+    if bool(holes.any()) and bool(lost[holes].all()):
         raise InputError(
-            f"the flow has no finite latent of item {int(lost.nonzero()[0])} with zeros in its holes, where solves "
-            "begin: it has to be defined everywhere; take a logit or a logarithm out of it, and apply that to the data"
+            "the flow has no finite latent of an item with zeros in its holes, where solves begin: it has to be defined "
+            "everywhere; take a logit or a logarithm out of it, and apply that to the data"
         )
 
 
