@@ -22,7 +22,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.commands.assemble.measuring import reference_of
-from viscos.commands.assemble.saved import dataset_of, from_training, noise_of, test_masks, test_split
+from viscos.commands.assemble.saved import dataset_of, from_training, test_masks, test_split
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.build import build
@@ -71,7 +71,7 @@ class Case:
 
     def imputer(self, name: str) -> Imputer:
         """The method of that name, with its usual settings."""
-        model, noise = self.trained.model, noise_of(self.trained, True)
+        model, noise = self.trained.model, self.trained.taken_off(True)
         known = from_training(self.trained)
         return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described_by(name))
 

@@ -103,9 +103,11 @@ def test_the_shares_of_a_run(shares, weights):
     ],
 )
 def test_shares_of_neighbours_whose_table_is_gone(shares, weights):
-    found = floor.without_neighbours({"best": "knn", "shares": shares, "rmse_of_shares": 0.1, "cells": 9, "rmse": {}})
+    found = floor.without_neighbours(
+        {"best": "knn", "shares": shares, "width": 1.5, "rmse_of_shares": 0.1, "cells": 9, "rmse": {}}
+    )
     made = floor.stacked(found, Parts())
-    assert made.weights.tolist() == pytest.approx(weights) and made.width == 1
+    assert made.weights.tolist() == pytest.approx(weights) and made.width == 1.5
     assert "knn, whose table has changed or is gone" in floor.line(found) and "0.1" not in floor.line(found)
 
 

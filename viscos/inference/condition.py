@@ -131,8 +131,8 @@ def _check_start(flow: Flow, batch: Incomplete) -> None:
     lost = ~flow.to_latent(batch.filled()).isfinite().flatten(1).all(1)
     if bool(holes.any()) and bool(lost[holes].all()):
         raise InputError(
-            "the flow has no finite latent of an item with zeros in its holes, where solves begin: it has to be defined "
-            "everywhere; take a logit or a logarithm out of it, and apply that to the data"
+            "the flow has no finite latent of an item with zeros in its holes, where solves begin: it has to be "
+            "defined everywhere; take a logit or a logarithm out of it, and apply that to the data"
         )
 
 
