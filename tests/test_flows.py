@@ -1,7 +1,9 @@
 """Every flow: both directions, Jacobian, log-determinant, its gradient, and that a saved one is the same elsewhere."""
 
 import contextlib
+import copy
 import dataclasses
+import pickle
 import subprocess
 import sys
 
@@ -39,6 +41,7 @@ from viscos.flows import (
     Squeeze,
     Whitening,
     iresnet,
+    sylvester,
 )
 from viscos.flows.layers.branch import Branch
 from viscos.flows.layers.lipschitz import BoundedLinear
@@ -649,3 +652,17 @@ def test_no_vectors_at_all(name):
     nothing = data(flow)[:0]
     assert flow.log_prob(nothing).shape == (0,)
     assert flow.to_data(nothing).value.shape == nothing.shape
+
+
+@pytest.mark.parametrize("reflections", [0, 3])
+def test_a_sylvester_flow_is_pickled_and_copied(reflections):
+    """Its orthogonal matrices have a class of torch's own making, which no pickle holds."""
+    flow = sylvester((5,), layers=2, reflections=reflections).double().eval()
+    frozen = next(flow.layers[1].parameters()).requires_grad_(False)
+    assert not frozen.requires_grad
+    y, before = normal(3, 5), torch.random.get_rng_state()
+    for again in (pickle.loads(pickle.dumps(flow)), copy.deepcopy(flow)):
+        assert torch.equal(again.to_latent(y), flow.to_latent(y)) and not again.training
+        assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in flow.parameters()]
+        assert not {id(p) for p in again.parameters()} & {id(p) for p in flow.parameters()}
+    assert torch.equal(torch.random.get_rng_state(), before)

@@ -146,6 +146,13 @@ def test_whole_numbers_and_masks_are_taken_from_arrays_and_never_changed():
 def test_what_an_array_masks_is_hidden():
     y = np.ma.masked_array([[0.5, -999.0, 1.0]], mask=[[False, True, False]])
     assert viscos.condition(AffineFlow(3), y).terms.observed.tolist() == [[True, False, True]]
+    whole = np.ma.masked_array([[5, -999, 1]], mask=[[False, True, False]])
+    assert viscos.condition(AffineFlow(3), whole).terms.observed.tolist() == [[True, False, True]]
+    said = np.ma.masked_array([[True, True, True]], mask=[[False, True, False]])
+    assert viscos.condition(AffineFlow(3), np.ones((1, 3)), said).terms.observed.tolist() == [[True, False, True]]
+    for strange in (np.array([[0, 1, 1]]), np.array([True, False])):
+        with pytest.raises(InputError, match="observed"):
+            viscos.condition(AffineFlow(3), y, strange)
     both = viscos.condition(AffineFlow(3), y, np.array([[False, True, True]]))
     assert both.terms.observed.tolist() == [[False, False, True]]
     swapped = ROWS.astype(">f8")
@@ -190,6 +197,7 @@ def test_rates_that_are_none():
     for rate in (0, -1.0, math.inf, NAN, "1e-3"):
         with pytest.raises(InputError, match="fit needs learning_rate > 0"):
             q.fit(1, learning_rate=rate)
+    q.fit(1, learning_rate=np.float32(0.1))
 
 
 @pytest.mark.parametrize("y", [None, "photo.png", [["a", "b", "c"]], {"a": 1}, [[1j, 2, 3]]])
@@ -361,6 +369,11 @@ def test_numbers_of_a_column_by_its_logarithm_are_its_own():
     wanted = np.array([[np.log(100.0), 1.0], [NAN, 2.0]])
     for each in (q, of_frame):
         assert np.allclose(each.terms.given.numpy(), wanted, equal_nan=True)
+    masked = run.condition(np.ma.masked_array([[100.0, 1.0], [-999.0, 2.0]], mask=[[False, False], [True, False]]))
+    assert np.allclose(masked.terms.given.numpy(), wanted, equal_nan=True)
+    twice = pd.DataFrame([[100.0, 1.0, 2.0]], columns=["income", "x", "x"])
+    with pytest.raises(InputError, match="the table has 2 columns 'x'; leave one"):
+        run.condition(twice)
     back = run.scaling.scheme.decode(q.mean(4))  # what a caller of arrays has are arrays
     assert float(back[0, 0]) == pytest.approx(100.0) and bool(back.isfinite().all())
 

@@ -31,6 +31,11 @@ class Incomplete:
         """The mask of H (B, …), bool."""
         return ~self.observed
 
+    @property
+    def empty(self) -> Tensor:
+        """Which items have nothing observed (B,), bool: their conditional is the flow itself."""
+        return ~self.observed.flatten(1).any(1)
+
     def __len__(self) -> int:
         return len(self.values)
 

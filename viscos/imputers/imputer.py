@@ -107,5 +107,5 @@ def observed_error(y: Tensor, batch: Incomplete) -> Tensor:
     """
     counted = batch.observed & y.isfinite()
     squares = torch.where(counted, y - batch.values, 0).square().flatten(2).sum((0, 2))
-    count, nothing = counted.flatten(2).sum((0, 2)), ~batch.observed.flatten(1).any(1)
+    count, nothing = counted.flatten(2).sum((0, 2)), batch.empty
     return torch.where((count > 0) | nothing, (squares / count.clamp_min(1)).sqrt(), torch.nan)

@@ -17,6 +17,7 @@ from viscos.core.solution import Solution, Status, per_item
 from viscos.flows.flow import Flow
 from viscos.imputers.imputer import OnFlow, observed_error
 from viscos.inference import Completions
+from viscos.inference.draws import repeat
 
 _TOGETHER = 25
 """Steps whose random numbers are drawn at once."""
@@ -109,7 +110,7 @@ class PLMCMCImputer(OnFlow):
         self, batch: Incomplete, draws: int, state: _State, rate: Tensor, moments: _Moments
     ) -> Completions:
         like, shape = batch.values, (draws, *batch.values.shape)
-        y = self.of.cleaned(state.y, batch.hidden.repeat(draws, *[1] * (like.dim() - 1)), self.noise)
+        y = self.of.cleaned(state.y, repeat(batch.hidden, draws), self.noise)
         completed = torch.where(batch.observed, like, y.view(shape))
         found = Solution.exact(completed.flatten(0, 1))
         still = (rate == 0) & batch.hidden.flatten(1).any(1).repeat(draws)
@@ -156,9 +157,7 @@ class _Target:
 
     def __init__(self, flow: Flow, batch: Incomplete, draws: int, sigma: float, seed: int) -> None:
         self.flow, self.sigma, self.probes = flow, sigma, (seed, batch.index, draws, 0)
-        self.truth, self.observed = (
-            part.expand(draws, *part.shape).flatten(0, 1) for part in (batch.filled(), batch.observed)
-        )
+        self.truth, self.observed = (repeat(part, draws) for part in (batch.filled(), batch.observed))
 
     def at(self, x: Tensor) -> _State:
         """The state at latents x (K·B, …)."""

@@ -78,6 +78,5 @@ class Approximation:
         x, G = flow.linearize(torch.where(hidden, y.flatten(0, 1), repeat(self.batch.filled(), len(y))))
         probes = ItemGenerators(self.seed, self.batch.index, len(y), _PROBES["density"])
         block = log_abs_det_block(G, hidden, x, probes, flow.dense_below).view(shape[:2])
-        empty = self.batch.hidden.flatten(1).all(1)
         log_q = self.posterior(self.batch, self.flow).log_prob(x.view(shape))
-        return block + torch.where(empty, flow.base_log_prob(x, hidden).view(shape[:2]), log_q)
+        return block + torch.where(self.batch.empty, flow.base_log_prob(x, hidden).view(shape[:2]), log_q)

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import cast
 
 import torch
@@ -92,19 +93,19 @@ class Conditional(Approximation):
 
         The first fit of a posterior for each item begins at a Laplace approximation, for the items for which that has
         the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
-        best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less. With `decay`
-        the rate falls to zero along a cosine. With `progress` there is a bar, in terminals and notebooks; if it is a
-        function, that is called after each step with its number and what it measured, `bound` too when it was looked
-        at. Warns if the bound was still rising in the end, if more than a few per cent of the draws fail, and if the
-        sign of det G^HH changes over the draws. With `singular`, what `condition_number` says is no reason to refuse:
-        draws that cannot be solved for count as failed. Calling `fit` again goes on from the posterior as it stands.
-        Returns itself.
+        best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less, or where these
+        are estimated (beyond 32 entries) the later one. With `decay` the rate falls to zero along a cosine. With
+        `progress` there is a bar, in terminals and notebooks; if it is a function, that is called after each step with
+        its number and what it measured, `bound` too when it was looked at. Warns if the bound was still rising in the
+        end, if more than a few per cent of the draws fail, and if the sign of det G^HH changes over the draws. With
+        `singular`, what `condition_number` says is no reason to refuse: draws that cannot be solved for count as
+        failed. Calling `fit` again goes on from the posterior as it stands. Returns itself.
 
         An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
         takes its place, and begins where the network has it.
         """
         steps, samples = count(steps, "steps", 0), count(samples, "samples")
-        if not (isinstance(learning_rate, (int, float)) and 0 < learning_rate < math.inf):
+        if not (isinstance(learning_rate, Real) and 0 < learning_rate < math.inf):
             raise InputError(f"fit needs learning_rate > 0, got {learning_rate!r}")
         if not singular:
             refuse_singular(self.condition_number(), self.partition)

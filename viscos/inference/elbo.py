@@ -126,7 +126,7 @@ class Objective:
         """
         x_hidden, counts = q.reparametrised(noise)
         log_q = q.log_prob_path(noise, x_hidden) if self.path_gradient else q.log_prob(x_hidden)
-        empty = _empty(batch)
+        empty = batch.empty
         x_hidden = torch.where(per_item(empty, batch.values), noise, x_hidden).flatten(0, 1)
         prior = flow.base_log_prob(x_hidden, repeat(batch.hidden, len(noise)))
         log_q = torch.where(empty, prior.view(log_q.shape), log_q).flatten()
@@ -199,19 +199,16 @@ class Objective:
         `exact_below` see `log_evidence_term`.
         """
         drawn = self.drawn(flow, batch, q, noise)
-        y, hidden = drawn.completion.y, drawn.completion.hidden
-        return drawn.weight(
-            log_evidence_term(repeated(flow, len(batch), len(noise)), y, hidden, generator, exact_below)
-        )
+        flow, completion = repeated(flow, len(batch), len(noise)), drawn.completion
+        return drawn.weight(log_evidence_term(flow, completion.y, completion.hidden, generator, exact_below))
 
     @torch.no_grad()
     def drawn(self, flow: Flow, batch: Incomplete, q: LatentDistribution, noise: Tensor) -> Drawn:
         """The completions of the draws of q that standard normal `noise` (K, B, …) makes."""
-        empty = _empty(batch)
-        x = torch.where(per_item(empty, batch.values), noise, q.sample(noise)).flatten(0, 1)
+        x = torch.where(per_item(batch.empty, batch.values), noise, q.sample(noise)).flatten(0, 1)
         completion = self.complete(flow, batch, q, x)
-        prior = repeated(flow, len(batch), len(noise)).base_log_prob(x, completion.hidden)
-        return Drawn(completion, prior.view(noise.shape[:2]) - q.log_prob_of_noise(noise), empty)
+        prior = flow.base_log_prob(x, completion.hidden).view(noise.shape[:2])
+        return Drawn(completion, prior - q.log_prob_of_noise(noise), batch.empty)
 
 
 @dataclass(frozen=True)
@@ -233,11 +230,6 @@ class Drawn:
         weight = torch.where(self.empty, 0, self.ratio + rest.view_as(self.ratio))
         solved = self.completion.solution.converged.view_as(weight)
         return torch.where(solved & weight.isfinite(), weight, float("nan"))
-
-
-def _empty(batch: Incomplete) -> Tensor:
-    """Which items have nothing observed (B,), bool."""
-    return ~batch.observed.flatten(1).any(1)
 
 
 def lower_bound(weight: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def impute(
     """
     shape, like = batch.values.shape[1:], batch.values
     q = posterior(batch, flow)
-    empty = per_item(~batch.observed.flatten(1).any(1), like)
+    empty = per_item(batch.empty, like)
 
     def latents(count: int, name: str) -> Tensor:
         epsilon = item_noise(seed, batch.index, count, shape, like, first, name)

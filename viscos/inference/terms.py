@@ -81,8 +81,6 @@ def taken(
     if (array or scaling is not None) and not given.is_floating_point():
         given = given.double()  # completions of whole numbers are none
     mask = ~given.isnan() if observed is None else as_tensor(observed, "observed").to(given.device)
-    if isinstance(y, np.ma.MaskedArray):  # what it masks holds no value, whatever else is said
-        mask = mask & torch.from_numpy(~np.ma.getmaskarray(y)).to(given.device)
     center, scale = (None, None) if scaling is None else _moments(scaling, given)
     values = _standardised(given, center, scale)
     if like is not None and (array or scaling is not None):
@@ -90,6 +88,8 @@ def taken(
     if mask.dtype != torch.bool or mask.shape not in (given.shape, given.shape[1:], given.shape[2:]):
         return values, Terms(given, mask, array)  # which is refused as any observation is, by `incomplete`
     whole = mask.expand(given.shape).clone()
+    if isinstance(y, np.ma.MaskedArray):  # what it masks is hidden, whatever else is said
+        whole &= ~given.isnan()
     return values, Terms(given.clone().to(whole.device), whole, array, center, scale)
 
 
@@ -98,7 +98,7 @@ def as_tensor(value: Values, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        array = np.asarray(value)
+        array = _unmasked(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         if array.dtype == object and value is not None:
             array = array.astype(float)
         if array.dtype.kind == "c":
@@ -108,6 +108,12 @@ def as_tensor(value: Values, name: str) -> Tensor:
         strange = next((cell for cell in np.asarray(value, dtype=object).flat if not _is_number(cell)), None)
         of = "" if strange is None else f" that holds {strange!r}"
         raise InputError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}{of}") from error
+
+
+def _unmasked(value: np.ma.MaskedArray[Any, Any]) -> np.ndarray:
+    """Its numbers, or truth values: what it masks holds no number, and is not said to be observed."""
+    holes = np.ma.getmaskarray(value)
+    return value.data & ~holes if value.dtype.kind == "b" else np.where(holes, np.nan, value.data)
 
 
 def _is_number(cell: Any) -> bool:

@@ -19,8 +19,7 @@ from torch import Tensor
 from viscos.core.iterate import Problem
 from viscos.core.rng import rademacher
 from viscos.core.solution import Solution, Status, item_max
-from viscos.linear import Block, LinearOperator
-from viscos.linear import LinearSolver as LinearSolver
+from viscos.linear import Block, LinearOperator, LinearSolver
 from viscos.roots.links import Links, Skeleton
 
 

@@ -82,6 +82,8 @@ def _by_name(frame: Any, scheme: Scheme) -> Any:
             near = difflib.get_close_matches(name, there, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"the table has no column {name!r}, it has {', '.join(there)}{meant}")
+        if there.count(name) > 1:
+            raise InputError(f"the table has {there.count(name)} columns {name!r}; leave one")
     return frame[[frame.columns[there.index(name)] for name in scheme.names]]
 
 
