@@ -271,7 +271,7 @@ def test_a_checkpoint_that_was_not_edited_is_loaded(tmp_path):
 def test_another_format(other, tmp_path):
     torch.save({"format": other, "viscos": "9.9", "digest": checkpoint.digest({}), "state": {}}, tmp_path / "a.pt")
     refused(tmp_path / "a.pt", f"has checkpoint format {other}, of viscos 9.9; this viscos, ")
-    refused(tmp_path / "a.pt", "reads format 2 alone; make it anew, or take the viscos that wrote it")
+    refused(tmp_path / "a.pt", "reads format 3 alone; make it anew, or take the viscos that wrote it")
 
 
 def test_nothing_in_a_file_is_run(tmp_path):

@@ -42,10 +42,13 @@ class Amortised(InferenceNetwork):
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
     `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
-    features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction.
+    features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction. What is predicted
+    of an image is an output as it is, and no correction of the filling: such corrections, which begin at nothing, stay
+    there for long where the filling is about as good as anything linear.
 
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
-    second network of the same kind gives mean and scale of every latent, without a pass of the flow. With nothing held
+    second network of the same kind gives mean and scale of every latent, without a pass of the flow; of vectors the mean
+    begins at the filling's latent, as the flow's skeleton has it. With nothing held
     out there is no prediction then, and no first network. With `components` above 1 it gives a mixture of as many
     Gaussians (Bishop, 1994), which holds several modes; that is for regression alone. The deviations that it learns
     count `temperature` times: a flow that learned from its own completions has too little spread, and so has its q.
@@ -115,6 +118,11 @@ class Amortised(InferenceNetwork):
     def tempers(self) -> bool:
         return self.regressed
 
+    @property
+    def _corrects(self) -> bool:
+        """Whether what is taught without the bound is a correction of the filling: few rows say little beyond it."""
+        return len(self.shape) == 1
+
     def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
         if len(self.shape) == 1:
             return MLP(c_in, 4 * width)
@@ -151,7 +159,10 @@ class Amortised(InferenceNetwork):
         if not self.predicts:
             raise InputError("this inference network was taught on complete data and predicts latents alone")
         filled, features = self._features(batch)
-        return self._moved(batch, filled, features, "prediction" if self.held_out else "center")
+        if not self.held_out:
+            return self._moved(batch, filled, features, "center")
+        prediction = self._output(features, "prediction")
+        return torch.where(batch.observed, filled, filled + prediction if self._corrects else prediction)
 
     def _features(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
         filled = self._fill(batch)
@@ -185,7 +196,7 @@ class Amortised(InferenceNetwork):
         z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
         features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
         mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale")
-        if flow.near_affine:
+        if flow.near_affine and self._corrects:
             mean = mean + flow.skeleton(filled).apply(filled).repeat(1, self.components, *[1] * (mean.dim() - 2))
         if self.components == 1:
             return DiagonalGaussian(mean, batch.hidden, log_scale.clamp(*_LOG_SCALES))

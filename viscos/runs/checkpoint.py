@@ -17,7 +17,7 @@ from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the meaning of what is stored changes; files of another format are refused."""
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, KeyError)
