@@ -43,8 +43,8 @@ class Amortised(InferenceNetwork):
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
     `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
     features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction. What is predicted
-    of an image is an output as it is, and no correction of the filling: such corrections, which begin at nothing, stay
-    there for long where the filling is about as good as anything linear.
+    of an image begins at the median, and not as a correction of the filling: one that begins at nothing stays there for
+    long where the filling is about as good as anything linear.
 
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
     second network of the same kind gives mean and scale of every latent, without a pass of the flow; of vectors the mean
@@ -161,8 +161,8 @@ class Amortised(InferenceNetwork):
         filled, features = self._features(batch)
         if not self.held_out:
             return self._moved(batch, filled, features, "center")
-        prediction = self._output(features, "prediction")
-        return torch.where(batch.observed, filled, filled + prediction if self._corrects else prediction)
+        begin = filled if self._corrects else self.median
+        return torch.where(batch.observed, filled, begin + self._output(features, "prediction"))
 
     def _features(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
         filled = self._fill(batch)
