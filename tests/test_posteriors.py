@@ -9,7 +9,7 @@ from problems import F64, flow_named, masks, normal, residual_flow, sees_the_obs
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
-from viscos.flows import Bijection, Flow
+from viscos.flows import Affine, Bijection, Flow
 from viscos.linear.gaussian import Gaussian
 from viscos.posteriors import (
     Amortised,
@@ -329,6 +329,23 @@ def test_a_new_regressed_network_knows_the_prior_and_no_flow(shape):
     q = regressed(shape)(incomplete(normal(3, *shape), ~hidden), Flow([Bijection()]))
     assert (q.mean == 0).all() and (q.log_scale == 0).all()
     assert torch.equal(q.hidden, hidden)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (6,)])
+def test_what_is_taught_without_the_bound_begins_at_the_filling_for_vectors_alone(shape):
+    """A correction of a good filling, which begins at nothing, is slow to become more."""
+    network, batch = regressed(shape), incomplete(normal(3, *shape), ~masks(shape)["one kind an item"])
+    stretch = Affine(shape).double()
+    stretch.set_moments(normal(*shape, seed=7), normal(*shape, seed=8).abs() + 0.5)
+    mean, prediction = network(batch, Flow([stretch], shape)).mean, network.predict(batch)
+    gaussian = Gaussian(network.center.flatten(), network.covariance)
+    filled = gaussian.conditional(batch.values, batch.observed)
+    if len(shape) == 3:
+        assert torch.equal(prediction, batch.filled(0.25)) and not mean.any()
+    else:
+        assert torch.allclose(prediction, filled)
+        assert torch.allclose(mean, stretch(filled))
+    assert float((filled - batch.filled(0.25)).abs().max()) > 0.1  # the two differ
 
 
 def test_scales_stay_sane_whatever_the_network_says():

@@ -120,7 +120,7 @@ class Amortised(InferenceNetwork):
 
     @property
     def _corrects(self) -> bool:
-        """Whether what is taught without the bound is a correction of the filling: few rows say little beyond it."""
+        """Whether what is taught without the bound is a correction of the filling; for tables neither way is better."""
         return len(self.shape) == 1
 
     def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
