@@ -61,6 +61,9 @@ def test_another_network_than_the_runs_is_refused(trained, capsys):
     held_out = ("posterior=amortised", "posterior.width=4", "posterior.held_out=0.3")
     assert "another posterior.held_out, 0.2;" in refused(capsys, *run, *held_out)
     assert main([*run, "posterior=amortised"]) == 0, "the remedy"
+    assert "another posterior.corrects, True;" in refused(
+        capsys, *run, "posterior=amortised", "posterior.width=4", "posterior.corrects=false"
+    )
     assert main([*run, "posterior=amortised", "posterior.width=4"]) == 0, "what it has may be said"
 
 
@@ -120,7 +123,7 @@ class Stand:
             SimpleNamespace(can_denoise=denoises, trained_by_matching=matched),
             object() if classifier else None,
         )
-        network = SimpleNamespace(tempers=tempers)
+        network = SimpleNamespace(tempers=tempers, regressed=tempers)
         self.model = SimpleNamespace(flow=flow, posterior=network, holds_out=holds_out, classifier=kept)
 
 
@@ -133,6 +136,7 @@ class Stand:
         ({"teach": "none"}, True, {}, {"teach_masks", "posterior", "lad"}),
         ({}, False, {}, {"rounds", "redraw", "temper", "imputed_weight", "posterior.held_out"}),
         ({}, True, {"holds_out": False}, {"pretrain"}),
+        ({}, True, {"holds_out": False, "tempers": False}, {"pretrain", "temper", "posterior.corrects"}),
         ({"rounds": 0}, True, {}, {"redraw"}),
         ({"rounds": 0}, True, {"matched": False}, {"redraw", "imputed_weight"}),
         ({"posterior": {"channels": [8]}}, True, {}, {"posterior.width"}),

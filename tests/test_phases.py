@@ -748,6 +748,26 @@ def test_many_pictures_are_not_drawn_anew(shape, items, matches, given, rounds):
     assert sum(phase.name == "redrawing" for phase in phases) == cfg["rounds"] == rounds
 
 
+@pytest.mark.parametrize(
+    ("shape", "changes", "corrects"),
+    [
+        (IMAGE, {}, True),  # 10 passes over 95 items, ten a step
+        (IMAGE, {"epochs": 48}, False),
+        (IMAGE, {"epochs": 47}, True),
+        (IMAGE, {"epochs": 100, "max_steps": 479}, True),
+        (IMAGE, {"epochs": 100, "max_steps": 480}, False),
+        ((5,), {"epochs": 100}, True),
+    ],
+)
+def test_a_network_corrects_vectors_and_where_it_has_little_time(shape, changes, corrects):
+    posterior = SETTINGS["posterior"] | {"corrects": None}
+    cfg = settled(SETTINGS | {"posterior": posterior} | changes, shape, 95, matches=True, hides=True)
+    assert cfg["posterior"]["corrects"] is corrects
+    said = posterior | {"corrects": not corrects}
+    cfg = settled(SETTINGS | {"posterior": said} | changes, shape, 95, matches=True, hides=True)
+    assert cfg["posterior"]["corrects"] is not corrects
+
+
 def test_a_small_table_is_learnt_in_more_passes():
     said = [passes({"epochs": None}, items, 64)["epochs"] for items in (10, 160, 640, 1280, 64000)]
     assert said == [120, 120, 40, 20, 20]

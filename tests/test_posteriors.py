@@ -299,9 +299,9 @@ def test_taught_by_held_out_entries_the_features_are_out_of_the_bounds_reach():
 # ------------------------------------------------------------------------------------------- taught by regression
 
 
-def regressed(shape, held_out=0.2, seed=None):
+def regressed(shape, held_out=0.2, seed=None, corrects=None):
     """A network that is taught by regression, new or with random parameters."""
-    network = Amortised(shape, width=4, held_out=held_out, regressed=True).double()
+    network = Amortised(shape, width=4, held_out=held_out, regressed=True, corrects=corrects).double()
     d = network.shape.numel()
     root = torch.eye(d, dtype=F64) + 0.2 * normal(d, d, seed=5)
     network.prepare(
@@ -331,21 +331,23 @@ def test_a_new_regressed_network_knows_the_prior_and_no_flow(shape):
     assert torch.equal(q.hidden, hidden)
 
 
+@pytest.mark.parametrize("corrects", [True, False])
 @pytest.mark.parametrize("shape", [(1, 4, 4), (6,)])
-def test_what_is_taught_without_the_bound_begins_at_the_filling_for_vectors_alone(shape):
-    """A correction of a good filling, which begins at nothing, is slow to become more."""
-    network, batch = regressed(shape), incomplete(normal(3, *shape), ~masks(shape)["one kind an item"])
+def test_what_is_taught_without_the_bound_begins_at_the_filling_or_anew(shape, corrects):
+    network, batch = regressed(shape, corrects=corrects), incomplete(normal(3, *shape), ~masks(shape)["random"])
     stretch = Affine(shape).double()
     stretch.set_moments(normal(*shape, seed=7), normal(*shape, seed=8).abs() + 0.5)
-    mean, prediction = network(batch, Flow([stretch], shape)).mean, network.predict(batch)
     gaussian = Gaussian(network.center.flatten(), network.covariance)
     filled = gaussian.conditional(batch.values, batch.observed)
-    if len(shape) == 3:
-        assert torch.equal(prediction, batch.filled(0.25)) and not mean.any()
-    else:
-        assert torch.allclose(prediction, filled)
-        assert torch.allclose(mean, stretch(filled))
+    mean, prediction = network(batch, Flow([stretch], shape)).mean, network.predict(batch)
+    assert torch.allclose(prediction, filled if corrects else batch.filled(0.25))
+    assert torch.allclose(mean, stretch(filled) if corrects else torch.zeros_like(mean))
     assert float((filled - batch.filled(0.25)).abs().max()) > 0.1  # the two differ
+
+
+def test_vectors_are_corrected_and_images_are_not_unless_it_is_said():
+    assert Amortised((6,)).corrects and not Amortised((1, 4, 4)).corrects
+    assert not Amortised((6,), corrects=False).corrects and Amortised((1, 4, 4), corrects=True).corrects
 
 
 def test_scales_stay_sane_whatever_the_network_says():

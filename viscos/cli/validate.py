@@ -114,6 +114,7 @@ RULES: dict[str, Rule] = {
     "dataset.epochs": optional(integer(1)),
     "dataset.learning_rate": number(0, inside=True),
     "posterior.gaussian": optional(flag),
+    "posterior.corrects": optional(flag),
     "posterior.held_out": number(0, 1),
     "posterior.width": integer(1),
     "mask.missing": optional(number(0, 1)),

@@ -42,16 +42,17 @@ class Amortised(InferenceNetwork):
     of q is g^H(ŷ), so at the start q is centred on the latent of the filled image, whatever the flow has become.
     With `held_out` above zero the network learns to predict that share of the observed entries from the rest (see
     `viscos.posteriors.holdout`), and that prediction is a head of its own; ŷ and the scales of q are read off the same
-    features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction. What is predicted
-    of an image begins at the median, and not as a correction of the filling: one that begins at nothing stays there for
-    long where the filling is about as good as anything linear.
+    features, which the bound leaves alone. At zero all learns from the bound, and ŷ is the prediction.
 
     `regressed` is for a network that learns q by regression on pairs of observations and latents (`viscos.train`): a
-    second network of the same kind gives mean and scale of every latent, without a pass of the flow; of vectors the mean
-    begins at the filling's latent, as the flow's skeleton has it. With nothing held
+    second network of the same kind gives mean and scale of every latent, without a pass of the flow. With nothing held
     out there is no prediction then, and no first network. With `components` above 1 it gives a mixture of as many
     Gaussians (Bishop, 1994), which holds several modes; that is for regression alone. The deviations that it learns
     count `temperature` times: a flow that learned from its own completions has too little spread, and so has its q.
+
+    What is taught without the bound `corrects` the filling, and its latents as the flow's skeleton has them, or else
+    begins at the median, and at zero; by default it does so for vectors alone. A correction is good at once, and slow
+    to become better where the filling is about as good as anything linear: of images it is for short trainings.
     """
 
     median: Tensor
@@ -72,6 +73,7 @@ class Amortised(InferenceNetwork):
         held_out: float = 0.2,
         regressed: bool = False,
         components: int = 1,
+        corrects: bool | None = None,
     ) -> None:
         super().__init__()
         if components < 1:
@@ -84,6 +86,7 @@ class Amortised(InferenceNetwork):
         if len(shape) == 1 and channels is not None:
             raise InputError("the paper's inference network is of convolutions, for images; take posterior=amortised")
         self.shape, self.held_out, self.regressed = torch.Size(shape), held_out, regressed
+        self.corrects = len(shape) == 1 if corrects is None else corrects
         self.factor = 2 if len(shape) == 3 and shape[1] % 2 == 0 and shape[2] % 2 == 0 else 1
         c = shape[0] * self.factor**2
         if self.predicts:
@@ -117,11 +120,6 @@ class Amortised(InferenceNetwork):
     @property
     def tempers(self) -> bool:
         return self.regressed
-
-    @property
-    def _corrects(self) -> bool:
-        """Whether what is taught without the bound is a correction of the filling; for tables neither way is better."""
-        return len(self.shape) == 1
 
     def _network(self, c_in: int, width: int, channels: Sequence[int] | None) -> MLP | Plain | UNet:
         if len(self.shape) == 1:
@@ -161,7 +159,7 @@ class Amortised(InferenceNetwork):
         filled, features = self._features(batch)
         if not self.held_out:
             return self._moved(batch, filled, features, "center")
-        begin = filled if self._corrects else self.median
+        begin = filled if self.corrects else self.median
         return torch.where(batch.observed, filled, begin + self._output(features, "prediction"))
 
     def _features(self, batch: Incomplete) -> tuple[Tensor, Tensor]:
@@ -196,7 +194,7 @@ class Amortised(InferenceNetwork):
         z = torch.cat([(filled - self.center) / self.spread, batch.observed.to(self.center.dtype)], 1)
         features = self.reader(z if self.factor == 1 else F.pixel_unshuffle(z, self.factor))
         mean, log_scale = self._output(features, "mean"), self._output(features, "log_scale")
-        if flow.near_affine and self._corrects:
+        if flow.near_affine and self.corrects:
             mean = mean + flow.skeleton(filled).apply(filled).repeat(1, self.components, *[1] * (mean.dim() - 2))
         if self.components == 1:
             return DiagonalGaussian(mean, batch.hidden, log_scale.clamp(*_LOG_SCALES))

@@ -157,7 +157,7 @@ class Choice:
         saved = usual | self.trained.cfg.get("posterior", {})
         named = asked in [description("posterior", name) for name in names("posterior")]
         taught = {"held_out"} if named else set()  # what was held out makes no other network
-        taught |= {"gaussian"} if asked.get("gaussian") is None else set()  # as it suits the items
+        taught |= {key for key in ("gaussian", "corrects") if asked.get(key) is None}  # as it suits the items
         return {key: saved.get(key) for key, value in asked.items() if key not in taught and value != saved.get(key)}
 
     @property

@@ -53,6 +53,8 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
         found["posterior.held_out"] = "for data with holes"
     if teach == "none":
         found["posterior"] = "teach=none trains no inference network"
+    if model.posterior is not None and not (model.holds_out or model.posterior.regressed):
+        found["posterior.corrects"] = "all that it gives is taught by the bound"
     if cfg["posterior"].get("channels") is not None:
         found["posterior.width"] = "posterior.channels says the widths"
     if teach in ("none", "regression"):

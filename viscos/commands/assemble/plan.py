@@ -16,6 +16,7 @@ from viscos.train.phases import Phase, on_complete_data, on_incomplete_data
 _STEPS, _PASSES = 400, (20, 120)  # of a phase, and the fewest and most passes over data that leave them open
 _IMPUTED_WEIGHT = 0.2  # of pictures
 _ROUNDS, _ENOUGH = 2, 10_000  # and the training pictures from which on a flow that is matched does without redrawing
+_FEW = 480  # steps of the flow below which a network corrects a filling: it has no time to find what is better
 _MATCHING_EPOCHS = 4  # times those of a dataset, on complete data: steps of flow matching are many and noisy
 
 
@@ -64,6 +65,9 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], items: int, *, matches: b
     if teach in ("regression", "both"):
         held_out = {} if hides else {"held_out": 0.0}
         cfg["posterior"] = cfg["posterior"] | {"regressed": True} | held_out
+    if cfg["posterior"].get("corrects", False) is None:
+        short = _steps(cfg, items) < _FEW
+        cfg["posterior"] = cfg["posterior"] | {"corrects": len(shape) == 1 or short}
     passed = cfg["epochs"]  # by a training without phases, in all
     if cfg["max_steps"] is not None:
         passed = min(passed, cfg["max_steps"] * cfg["batch_size"] / items)
@@ -97,8 +101,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
     Raises `InputError` where held-out entries alone would teach, to the last step.
     """
     dataset = Dataset(cfg["dataset"])
-    steps = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
-    steps = steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
+    steps = _steps(cfg, items)
     pretrain = round(cfg["pretrain"] * items / cfg["batch_size"])
     tempering = cfg["temper"] if network is not None and network.tempers else 0
     phases = _phases(cfg, steps, pretrain, items, hides, tempering)
@@ -127,6 +130,12 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
         patience=cfg["patience"],
         seed=cfg["seed"],
     )
+
+
+def _steps(cfg: dict[str, Any], items: int) -> int:
+    """Of a training without phases, or of the flow's first phase."""
+    steps: int = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
+    return steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
 
 
 def _phases(
