@@ -133,7 +133,7 @@ def plan_of(cfg: dict[str, Any], items: int, hides: bool, network: Posterior | N
 
 
 def _steps(cfg: dict[str, Any], items: int) -> int:
-    """Of a training without phases, or of the flow's first phase."""
+    """The steps of a training without phases, or of the flow's first phase."""
     steps: int = cfg["epochs"] * math.ceil(items / cfg["batch_size"])
     return steps if cfg["max_steps"] is None else min(steps, cfg["max_steps"])
 
