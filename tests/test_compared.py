@@ -10,6 +10,7 @@ import torch
 from script_loader import loaded
 
 from viscos.report.compared import pictures, table
+from viscos.runs import provenance
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "compare_imputers.py"
@@ -122,3 +123,14 @@ def test_a_record_of_other_settings_is_refused(text, said, script, record, monke
 
 def test_a_method_that_is_named_stands_behind_the_usual_ones(script):
     assert list(script.ordered({"plmcmc": 1, "d_flow": 2, "viscos": 3})) == ["viscos", "d_flow", "plmcmc"]
+
+
+def test_a_record_that_lies_in_the_tree_makes_no_commit_look_changed(monkeypatch):
+    """Scripts write their records, which git tracks, after each method: the code is what it was at first."""
+    states = iter(["", " M outputs/reference/compare_imputers.json"])
+    monkeypatch.setattr(provenance, "_git", lambda tree, verb, *words: "1a2b" if verb == "rev-parse" else next(states))
+    provenance.commit.cache_clear()
+    try:
+        assert provenance.commit() == provenance.commit() == "1a2b"
+    finally:
+        provenance.commit.cache_clear()

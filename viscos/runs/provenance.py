@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,12 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {"device": device.type, "processor": name, "threads": torch.get_num_threads()}
 
 
+@cache
 def commit() -> str | None:
-    """The commit of the source tree that is running, with `+` if files differ from it; None outside of one."""
+    """The commit of the source tree that is running, with `+` if files differ from it; None outside of one.
+
+    As it was when it was first asked for: a script whose record lies in the tree changes that itself.
+    """
     tree = Path(viscos.__path__[0]).parent
     if not (tree / ".git").exists():  # an installed package may lie in somebody else's repository
         return None
