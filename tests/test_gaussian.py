@@ -97,9 +97,22 @@ def test_hidden_values_do_not_matter_and_neither_do_chunks(model, batch, monkeyp
     whole = list(results(values))
     for fill in (0.0, 1e30, float("inf")):
         assert all(torch.equal(*pair) for pair in zip(whole, results(values.nan_to_num(fill)), strict=True))
-    monkeypatch.setattr(gaussian, "FACTOR_BYTES", 8 * D**2 * 3)
+    monkeypatch.setattr(gaussian, "CACHE_BYTES", 8 * (D // 2) ** 2 * 3)
     for one, other in zip(whole, results(values), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_an_items_way_is_its_own(model):
+    """By S where at most half is known, by its inverse otherwise, whatever company the item has."""
+    known = torch.tensor([[True, False, False, True, False, False], [True] * 5 + [False]])
+    values, other = random(2, D, seed=8).masked_fill(~known, 0), torch.eye(D, dtype=torch.float64)
+    S, precision = model.covariance, torch.linalg.inv(model.covariance)
+    whole = gaussian.regression(S, precision, known, values)
+    assert torch.equal(gaussian.regression(S, other, known, values)[0], whole[0])
+    assert torch.equal(gaussian.regression(other, precision, known, values)[1], whole[1])
+    for item in range(2):
+        row = slice(item, item + 1)
+        assert torch.equal(gaussian.regression(S, precision, known[row], values[row]), whole[row])
 
 
 def test_one_mask_for_all_items_is_factorised_once(model, monkeypatch):

@@ -3,7 +3,7 @@
 With P the projection on a mask, P A P + (I − P) has the inverse and the determinant of A[mask, mask], and one size for
 all items, so one batched Cholesky factorisation serves them. Its rows outside the mask are those of the identity;
 sorted to the end, all but the longest item's are dropped, which changes no result and, for small masks, nearly all of
-the cost.
+the cost. Blocks are gathered, with such rows, from one matrix that A and an identity are the blocks of.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class PrincipalBlocks:
     @classmethod
     def of(cls, matrix: Tensor, mask: Tensor) -> PrincipalBlocks:
         """The factors of `matrix` (d, d), symmetric positive definite, for `mask` (b, d)."""
-        k = longest(mask)
+        k, few = longest(mask), int(mask.sum(1).min()) if len(mask) else 0
         index = mask.byte().argsort(dim=1, descending=True, stable=True)[:, :k]
         valid = mask.gather(1, index)
-        shared = len(mask) > 1 and bool((mask == mask[:1]).all())
-        i, v = (index[:1], valid[:1]) if shared else (index, valid)
-        identity = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
-        blocks = torch.where(v[:, :, None] & v[:, None, :], matrix[i[:, :, None], i[:, None, :]], identity)
+        spare = len(matrix) - few + torch.arange(k, device=mask.device)
+        row = torch.where(valid, index, spare)[: 1 if len(mask) > 1 and bool((mask == mask[:1]).all()) else None]
+        padded = torch.block_diag(matrix, torch.eye(k - few, dtype=matrix.dtype, device=matrix.device))
+        blocks = padded[row[:, :, None], row[:, None, :]]
         return cls(index, valid, torch.linalg.cholesky(blocks))
 
     def gather(self, vector: Tensor) -> Tensor:
