@@ -20,7 +20,7 @@ from viscos.core.batch import incomplete
 from viscos.core.rng import ItemGenerators, generator, rademacher
 from viscos.flows import Bijection, Flow
 from viscos.inference import Objective
-from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block
+from viscos.linear import GMRES, Block, Matrix, exact_value, lanczos_value, log_abs_det_block, logabsdet
 from viscos.logdet import CLADE, NLADE, Auto, BlockSolver, Exact
 from viscos.posteriors import Diagonal
 from viscos.roots import newton_krylov
@@ -355,9 +355,15 @@ def test_the_value_of_a_block(below):
     assert within(found, wanted) if below == 1 else torch.allclose(found, wanted.expand(2), atol=1e-11)
 
 
-def test_the_value_of_blocks_of_many_sizes():
-    """Each item has its own H, one of them none at all."""
-    A = spd_like(4, 8)
+@pytest.mark.parametrize("written", [1, 2 * 8 * 8, 2**25])
+def test_the_value_of_blocks_of_many_sizes(monkeypatch, written):
+    """Each item has its own H, one of them none at all, and however many are written out at a time."""
+    monkeypatch.setattr(logabsdet, "_WRITTEN", written)
+    A, sizes = spd_like(4, 8), []
+    mv = Matrix.mv
+    monkeypatch.setattr(Matrix, "mv", lambda self, v: sizes.append(len(v)) or mv(self, v))
+    assert torch.allclose(exact_value(Matrix(A), A[:, 0]), torch.linalg.slogdet(A)[1], atol=1e-12)
+    assert set(sizes) == {min(4, max(1, written // 64))}, "items at a time"
     hidden = torch.arange(8) < torch.tensor([3, 8, 0, 5])[:, None]
     hidden[3] = hidden[3].flip(0)
     found = log_abs_det_block(Matrix(A), hidden, A[:, 0], generator(0))

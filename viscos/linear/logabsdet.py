@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,13 +16,23 @@ _ROUNDING = 10
 """What counts as zero beside a number, in units of its rounding. Least Ritz values of singular matrices of 80 to 1000
 rows were within one unit of zero, whatever the size; as many units as rows would be, in single precision and for 3072
 rows, a condition number of 50."""
+_WRITTEN = 2**25
+"""Numbers of the matrices that are written out together."""
 
 
 @torch.no_grad()
 def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
     """log|det A| (B,) by writing the matrices out: d products an item."""
-    # One matrix at a time: the batched factorisation of large matrices fails in some threaded builds of MKL.
-    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in dense(operator, like)]).to(like.dtype)
+    return _log_abs_det(like, operator.size**2, lambda rows: dense(operator.select(rows), like[rows]))
+
+
+def _log_abs_det(like: Tensor, numbers: int, matrices: Callable[[Tensor], Tensor]) -> Tensor:
+    """log|det| (B,) of the `matrices` of the items at rows (n,), some at a time; an item takes so many `numbers`."""
+    found = []
+    for rows in torch.arange(len(like), device=like.device).split(max(1, _WRITTEN // max(1, numbers))):
+        # One matrix at a time: the batched factorisation of large matrices fails in some threaded builds of MKL.
+        found += [torch.linalg.slogdet(A.double())[1] for A in matrices(rows)]
+    return torch.stack(found).to(like.dtype) if found else like.new_zeros(0)
 
 
 @torch.no_grad()
@@ -119,9 +131,11 @@ def exact_block_value(operator: LinearOperator, hidden: Tensor, like: Tensor) ->
 
     Items with fewer are filled up with rows of the identity.
     """
-    # One matrix at a time, as in `exact_value`.
-    blocks = padded_blocks(operator, hidden, like)
-    return torch.stack([torch.linalg.slogdet(A.double())[1] for A in blocks]).to(like.dtype)
+
+    def blocks(rows: Tensor) -> Tensor:
+        return padded_blocks(operator.select(rows), hidden[rows], like[rows])
+
+    return _log_abs_det(like, operator.size * longest(hidden.flatten(1)), blocks)
 
 
 @torch.no_grad()
