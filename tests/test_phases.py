@@ -28,6 +28,7 @@ from viscos.runs import checkpoint
 from viscos.train import PhasedTrainer, Plan, Trainer
 from viscos.train.model import Model, build_model
 from viscos.train.phases import NAMES, Phase, on_complete_data, on_incomplete_data
+from viscos.train.plan import MASKS
 from viscos.train.stages import STAGES, stage_of, tempering
 
 FLOWS = {
@@ -598,6 +599,42 @@ def test_an_item_without_a_latent_teaches_no_posterior(bad):
     )
 
 
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("holes", [[], [3], [3, 20]], ids=["none", "one row", "two rows"])
+def test_the_masks_under_which_the_posterior_is_taught(masks, holes):
+    """Own ones are those of rows with holes, however few these are; without any, masks are of every kind."""
+    torch.manual_seed(0)
+    observed = torch.ones(40, 3, dtype=torch.bool)
+    observed[holes, 1] = False
+    flow, posterior = Flow([Whitening((3,))], (3,)), Amortised((3,), width=4, held_out=0.0, regressed=True)
+    plan = Plan(1, 10, 1e-3, phases=(Phase("posterior", 4),), masks=masks)
+    trainer = PhasedTrainer(
+        Model(flow, posterior, None), IncompleteData(normal(40, 3).float(), observed), Objective(), plan
+    )
+    trainer.completions.values[:] = normal(40, 3, seed=1).float()
+    reports = run(trainer)
+    seen = torch.stack([report.batch.observed for report in reports])
+    own = (seen == torch.tensor([True, False, True])).all(2)
+    if masks == "own" and holes:
+        assert own.all()
+    else:
+        assert own[:, ::2].all() == (masks == "both" and bool(holes)) and not own[:, 1::2].all()
+        assert len(seen.flatten(0, 1).unique(dim=0)) > 4
+
+
+def test_a_batch_without_holes_teaches_the_prediction_as_well():
+    """One hole in the data left the gradient of nearly all batches at zero; those with holes count as they did."""
+    network = Amortised((3,), width=4, held_out=0.3, regressed=True)
+    trainer = PhasedTrainer(
+        Model(Flow([Whitening((3,))], (3,)), network, None),
+        IncompleteData(normal(40, 3).float(), torch.ones(40, 3, dtype=torch.bool)),
+        Objective(),
+        Plan(1, 8, 1e-3, phases=(Phase("prediction", 1),)),
+    )
+    trainer.gradients.held_out(trainer.data.batch(torch.arange(8)), 0)
+    assert any(p.grad is not None and float(p.grad.abs().max()) > 0 for p in network.parameters())
+
+
 # --------------------------------------------------------------------------------------------- expectation–maximisation
 
 PLANE = Gaussian(torch.tensor([0.4, -0.6], dtype=F64), torch.tensor([[1.0, 0.8], [0.8, 1.0]], dtype=F64))
@@ -706,6 +743,16 @@ def test_what_is_chosen(matches, hides, teach, taught, epochs, ema, rate, masks,
     assert (plan.epochs, plan.ema, plan.learning_rate, plan.masks) == (epochs, ema, rate, masks)
     assert (plan.batch_size, plan.seed, plan.redraw, plan.noise) == (10, 3, 25, 0.05)
     assert settled(cfg, IMAGE, 95, matches=matches, hides=hides) == cfg, "what was settled stays so when a run goes on"
+
+
+def test_the_masks_that_teach_vectors():
+    """What has no holes in training may have some later; of images the holes are those of all."""
+    for shape, hides, masks in (((4,), True, "both"), ((4,), False, "any"), (IMAGE, True, "own")):
+        assert settled(SETTINGS, shape, 95, matches=True, hides=hides)["teach_masks"] == masks
+    said = SETTINGS | {"teach_masks": "own"}
+    assert settled(said, (4,), 95, matches=True, hides=True)["teach_masks"] == "own"
+    with pytest.raises(InputError, match="teach_masks=own needs data with holes; take any, or leave it out"):
+        settled(said, (4,), 95, matches=True, hides=False)
 
 
 def test_a_dataset_may_have_a_rate_of_its_own_for_completions_that_are_drawn_anew():

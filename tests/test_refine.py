@@ -356,7 +356,7 @@ def test_refused():
         with pytest.raises(InputError, match=says):
             call()
     q.flow.dense_below = 8
-    with pytest.raises(InputError, match=r"up to 8 entries, and these have 16; in Python, flow.dense_below = 16"):
+    with pytest.raises(InputError, match=r"have 16; in Python, posterior.flow.dense_below = 16"):
         q.refine("imh")
 
 

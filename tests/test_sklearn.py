@@ -60,10 +60,53 @@ def test_holes_are_filled_better_than_by_means_and_the_rest_is_as_it_was(fitted)
 
 def test_shares_and_width_are_said_and_kept_to(fitted):
     """Of the mean, at most 1 together, in which the flow or what is like it has most; draws are so far from it."""
-    assert list(fitted.shares_) == ["viscos", "gaussian", "knn"] and 0.5 < sum(fitted.shares_.values()) < 1.001
-    assert min(fitted.shares_.values()) >= 0 and 0.5 < fitted.width_ < 2
+    assert list(fitted.shares_) == ["viscos", "gaussian", "knn"]
+    shares = np.array(list(fitted.shares_.values()))
+    assert shares.shape == (3, 3) and (shares >= 0).all(), "an imputer's, of each column"
+    assert (0.5 < shares.sum(0)).all() and (shares.sum(0) < 1.001).all()
+    assert fitted.width_.shape == (3,) and (0.5 < fitted.width_).all() and (fitted.width_ < 2).all()
     alone = FlowImputer(max_steps=60, random_state=0, calibrate=False).fit(ROWS)
-    assert alone.shares_ == {"viscos": 1, "gaussian": 0, "knn": 0} and alone.width_ == 1
+    assert [share.tolist() for share in alone.shares_.values()] == [[1] * 3, [0] * 3, [0] * 3]
+    assert alone.width_.tolist() == [1] * 3
+
+
+@pytest.mark.slow
+def test_a_column_that_another_tells_is_not_shrunk_because_of_others():
+    """A copy among six columns of noise: one set of shares for all made its error six times the flow's."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(50, 15, 150)
+    rows = np.c_[age, 1.2 * age + rng.normal(0, 0.1, 150), rng.normal(size=(150, 6))]
+    holes = rng.random(rows.shape) < 0.15
+    holes[:, 1] = False
+    found = (
+        FlowImputer(max_steps=40, random_state=0).fit(np.where(holes, NAN, rows)).transform(np.where(holes, NAN, rows))
+    )
+    assert np.sqrt(((found - rows)[:, 0][holes[:, 0]] ** 2).mean()) < 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hole", [(7, 1), (slice(0, 400, 3), 1)], ids=["one hole", "holes in one column"])
+def test_a_column_without_holes_in_training_is_completed_as_well(hole):
+    """What q knows of a column must not depend on whether that column had holes: a curve, whose noise is of 0.1."""
+    rng = np.random.default_rng(0)
+    t = rng.uniform(-2, 2, 600)
+    rows = np.c_[t, np.sin(2 * t), t**2 / 2] + 0.1 * rng.normal(size=(600, 3))
+    train, new = rows[:400].copy(), rows[400:]
+    train[hole] = NAN
+    imputer = FlowImputer(calibrate=False, random_state=0).fit(train)
+    holed = new.copy()
+    holed[:, 2] = NAN
+    assert np.sqrt((imputer.transform(holed) - new)[:, 2].var()) < 0.2, "it was 0.5"
+    assert np.sqrt(((imputer.sample(holed)[0] - new)[:, 2] ** 2).mean()) < 0.4, "it was 0.8"
+
+
+def test_a_number_too_far_out_is_named(fitted):
+    rows = ROWS.copy()
+    rows[4] = [1e300, NAN, 0]
+    with pytest.raises(ValueError, match=r"row 4 has 1e\+300 in column 'x0', too far from the rows of training"):
+        fitted.transform(rows)
+    rows[4] = [1e300, 2, 0]
+    assert fitted.transform(rows)[4, 0] == 1e300, "nothing is missing there"
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(fitted):

@@ -42,10 +42,12 @@ class Constant(Imputer):
         return Completions.exact(filled[None], filled)
 
 
-def held_out(truth, means, draws, counts=None, graded=None):
-    """Cells of numbers, unless it is said."""
+def held_out(truth, means, draws, counts=None, entry=None):
+    """Cells of numbers, of one column unless it is said."""
     counts = torch.ones(len(truth)) if counts is None else counts
-    return HeldOut(truth, means, draws, counts, torch.ones(len(truth), dtype=torch.bool) if graded is None else graded)
+    entry = torch.zeros(len(truth), dtype=torch.int64) if entry is None else entry
+    groups = torch.arange(int(entry.max()) + 1 if len(entry) else 1)
+    return HeldOut(truth, means, draws, counts, torch.ones(len(truth), dtype=torch.bool), entry, groups)
 
 
 class Parts:
@@ -88,6 +90,10 @@ def test_each_known_cell_is_left_out_once():
 def test_the_shares_of_a_run(shares, weights):
     made = floor.stacked({"best": "knn", "shares": shares, "width": 1.5}, Parts())
     assert made.weights.tolist() == pytest.approx(weights) and made.width == 1.5
+    apart = {name: [share, share / 2] for name, share in shares.items()}
+    columns = floor.stacked({"best": "knn", "shares": apart, "width": [1.5, 2.0]}, Parts())
+    halves = torch.tensor([weights, [share / 2 for share in weights]])
+    assert torch.allclose(columns.weights, halves if shares else halves[0]) and columns.width.tolist() == [1.5, 2.0]
     assert [imputer.number for imputer in made.imputers] == [
         0,
         *(name for name in ("gaussian", "knn") if name in shares),
@@ -111,6 +117,15 @@ def test_shares_of_neighbours_whose_table_is_gone(shares, weights):
     assert "knn, whose table has changed or is gone" in floor.line(found) and "0.1" not in floor.line(found)
 
 
+def test_shares_of_columns_whose_neighbours_are_gone():
+    """A column of neighbours alone is left to the flow; the line has the average of the columns."""
+    shares = {"viscos": [0.5, 0.0], "gaussian": [0.3, 0.0], "knn": [0.2, 0.6]}
+    found = floor.without_neighbours({"best": "knn", "shares": shares, "width": [1.5, 1], "cells": 9, "rmse": {}})
+    assert torch.allclose(floor.stacked(found, Parts()).weights, torch.tensor([[0.625, 0.375], [0.6, 0.0]]))
+    assert "completed by 0.61 viscos + 0.19 gaussian + 0.20 mean, on average over columns" in floor.line(found)
+    assert floor.has_neighbours({"shares": shares}) and not floor.has_neighbours(found)
+
+
 def test_a_column_keeps_its_only_cell():
     known = DATA.observed.clone()
     known[:, 1] = torch.arange(40) == 7
@@ -126,16 +141,58 @@ def test_weights_are_the_best_convex_ones():
     noise /= noise.square().mean(0).sqrt()
 
     def weights(means):
-        return held_out(truth, means, torch.zeros(2, len(truth))).weights()
+        return held_out(truth, means, torch.zeros(2, len(truth))).weights()[0]
 
     # Independent errors of variances 1 and 4: weights in the ratio of 4 to 1, where they are to sum to 1.
     means = 10 * truth[:, None] + noise * torch.tensor([1.0, 2.0])
-    found = held_out(10 * truth, means, torch.zeros(2, 4000)).weights()
+    (found,) = held_out(10 * truth, means, torch.zeros(2, 4000)).weights()
     assert found.tolist() == pytest.approx([0.8, 0.2], abs=0.01)
     assert weights(truth[:, None] + noise).sum() < 0.8  # shrunk to 0, as errors are as large as what is told
     assert weights(torch.stack([truth, noise[:, 0]], 1)).tolist() == pytest.approx([1, 0], abs=1e-4)
     assert weights(-truth[:, None]).tolist() == pytest.approx([0], abs=1e-4)
-    assert held_out(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [1, 0]
+    assert held_out(truth[:0], noise[:0], noise[:, :0].T).weights().tolist() == [[1, 0]]
+
+
+def columns(*cells, seed=0):
+    """Cells of columns, so many of each, that are told to 0.01, not at all, to 0.01, … by the first imputer, and of
+    which the second knows the mean alone; draws are of deviation 1."""
+    g = torch.Generator().manual_seed(seed)
+    entry = torch.repeat_interleave(torch.arange(len(cells)), torch.tensor(cells))
+    truth, noise = (torch.randn(len(entry), generator=g) for _ in range(2))
+    told = torch.where(entry % 2 == 0, truth + 0.01 * noise, noise)
+    means = torch.stack([told, torch.zeros(len(entry))], 1)
+    return held_out(truth, means, told + torch.randn(400, len(entry), generator=g), entry=entry)
+
+
+def test_each_column_has_its_own_shares():
+    """One that is told exactly is not shrunk because of another of which nothing is known."""
+    found = columns(20, 400)
+    pooled = found._convex()
+    assert pooled[0] < 0.2, "which is what one set of shares would be"
+    weights = found.weights()
+    assert weights[0, 0] > 0.95 and weights[1, 0] < 0.1
+    assert found.error(weights) < found.error(pooled)
+    few = columns(1, 400, 400, 1)
+    weights, pooled = few.weights(), few._convex()
+    assert 0.3 < pooled[0] < 0.6 and (abs(weights[3] - pooled) < 0.2).all(), "a cell says little of what is told badly"
+    assert weights[2, 0] > 0.99 and weights[1, 0] < 0.1
+
+
+def test_a_column_without_cells_has_the_shares_of_all():
+    found = columns(30, 0, 30)
+    assert torch.equal(found.weights()[1], found._convex()) and torch.equal(
+        found.weights()[0] > 0.9, found._convex() > 0.9
+    )
+    assert found.width(found.weights())[1] == found._factor(found.weights())
+
+
+def test_each_column_has_its_own_width():
+    """Where draws are a hundred times too wide, and where they are right; by nine cells or more."""
+    found = columns(400, 400)
+    alone = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    narrow, right = found.width(alone).tolist()
+    assert 0.1 <= narrow < 0.13, "the least factor is 0.1"
+    assert right == pytest.approx(1, rel=0.2)
 
 
 @pytest.mark.parametrize(("spread", "off", "count"), [(1.0, 0.0, 64), (0.5, 0.0, 400), (2.0, 0.0, 400), (1.0, 3.0, 64)])
@@ -167,10 +224,10 @@ def test_a_category_counts_as_one_cell_and_has_no_part_in_the_width():
     assert found.cells == cells_of(data.observed, data) == 1200 and len(found.truth) == 600 * 31
     squares = (numbers.square().sum() + values[:, 1:].square().sum() / 30) / 1200
     assert found.error(torch.zeros(1)) == pytest.approx(float(squares.sqrt()), rel=1e-5)
-    assert found.width(torch.zeros(1)) == pytest.approx(2, rel=0.15)
+    assert found.width(torch.zeros(1)).tolist() == pytest.approx([2] * 31, rel=0.15)
     truth, two = torch.tensor([1.0] * 10 + [-1.0] * 30), torch.zeros(2, 40)
     counts = torch.tensor([1.0] * 10 + [0.1] * 30)
-    shares = held_out(truth, torch.full((40, 1), 1.0), two, counts).weights()
+    (shares,) = held_out(truth, torch.full((40, 1), 1.0), two, counts).weights()
     assert shares.tolist() == pytest.approx([(10 - 3) / 13], abs=1e-4), "thirty entries of three cells"
 
 
@@ -306,7 +363,7 @@ def test_no_cell_is_held_out_of_a_few_and_no_fit_sees_what_it_is_judged_by(monke
     judged.clear()
     few = IncompleteData(VALUES[:5], torch.ones(5, 3, dtype=torch.bool))
     *_, alone = completing(few, "continuous", 2, 0, False)
-    assert not judged and alone.weights.tolist() == [1, 0, 0] and alone.width == 1
+    assert not judged and alone.weights.tolist() == [[1, 0, 0]] * 3 and (alone.width == 1).all()
 
 
 def test_a_mean_costs_what_those_take_that_share_in_it():

@@ -143,8 +143,12 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     naive = ((values - centre) / scale)[held]
     assert found["cells"] == held.sum() and found["rmse"]["mean"] == pytest.approx(np.sqrt((naive**2).mean()), rel=1e-4)
     assert found["rmse"]["gaussian"] < found["rmse"]["knn"] < found["rmse"]["mean"]
-    assert found["rmse_of_shares"] <= min(found["rmse"].values()) and 0.5 < found["width"] < 2
-    assert found["failed_cells_left_out"] == 0 and 0 < sum(found["shares"].values()) < 1.0001
+    assert (
+        found["rmse_of_shares"] <= min(found["rmse"].values()) and 0.5 < min(found["width"]) < max(found["width"]) < 2
+    )
+    shares = np.array(list(found["shares"].values()))
+    assert found["failed_cells_left_out"] == 0 and shares.shape == (3, 3), "an imputer's, of each column"
+    assert (shares >= 0).all() and (0 < shares.sum(0)).all() and (shares.sum(0) < 1.0001).all()
     Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n")
     shutil.copytree(table, "run")
     record = figures(table)
@@ -174,6 +178,9 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     assert figures(last)["imputer"] == about
     assert "completed by 0.50 viscos + 0.25 gaussian + 0.25 mean, RMSE" in said
     assert mixed == pytest.approx(0.5 * flow + 0.25 * gaussian + 0.25 * centre[0], abs=1e-3)
+    own, _, said = completed(best="knn", shares={"viscos": [0.5, 0.0, 1.0], "gaussian": [0.25, 1.0, 0.0]})
+    assert "completed by 0.50 viscos + 0.42 gaussian + 0.08 mean, on average over columns, RMSE" in said
+    assert own == pytest.approx(mixed, abs=1e-3)
     near, _, said = completed(best="knn", shares={"knn": 1.0}, width=1.0)
     assert "completed by 1.00 knn, RMSE" in said and abs(near - flow) > 1e-3
     path = Path(load_trained(table).cfg["dataset"]["path"])

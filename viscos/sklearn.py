@@ -58,8 +58,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
     - `max_steps` is the length of a phase of training, of which there are a few.
     - `draws` is the number of draws, in antithetic pairs, whose mean `transform` gives.
     - `calibrate` holds a tenth of the known cells out of the training, or where there are few a fifth in turn, and
-      gives the mean of the flow, of a Gaussian, of nearest neighbours and of the column the shares in the result that
-      suit these cells, and the draws the spread by which 90 % intervals cover as many of them. Otherwise the flow
+      gives the mean of the flow, of a Gaussian, of nearest neighbours and of the column the shares in a column that
+      suit these cells, and its draws the spread by which 90 % intervals cover as many of them. Otherwise the flow
       learns from all cells and completes alone, which takes a sixth of the time where fewer than 1,000 cells are known:
       there are six trainings then, and else one.
     - `min_value` and `max_value` are what fills a hole is never below and never above, one number or one for each
@@ -71,8 +71,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
 
     What a row becomes does not depend on the rows beside it, but for the last digits; what `sample` draws for it does
     depend on its number. After `fit` there are `model_`, the flow and its network;
-    `scaling_`, of the columns; `gaussian_`, of the scaled ones; `shares_` in the mean, by name; `width_`, the factor of
-    the draws' spread; `kept_`, which columns had a value; `indicator_`.
+    `scaling_`, of the columns; `gaussian_`, of the scaled ones; `shares_` in the mean by name, one to each column that
+    had a value; `width_`, the factors of their draws' spread; `kept_`, which these are; `indicator_`.
 
     Example:
 
@@ -126,8 +126,9 @@ class FlowImputer(TransformerMixin, BaseEstimator):
             self.model_, self.gaussian_, self._method = completing(
                 data, self.flow, steps, self._seed, self.verbose > 0, self.calibrate
             )
-        shares = zip(self._method.imputers, self._method.weights.tolist(), strict=True)
-        self.shares_, self.width_ = {imputer.name: share for imputer, share in shares}, self._method.width
+        shares = zip(self._method.imputers, self._method.weights.numpy().T, strict=True)
+        self.shares_ = {imputer.name: share for imputer, share in shares}
+        self.width_ = self._method.width.numpy()
         return self
 
     @_as_usual()
@@ -207,7 +208,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
     def _batches(self, X: np.ndarray, index: np.ndarray) -> list[Incomplete]:
         """The rows with holes, as the model takes them."""
         rows = np.isnan(X[:, self.kept_]).any(1)
-        values = self.scaling_.standardise(torch.from_numpy(X[rows][:, self.kept_].astype(np.float64)))
+        holed = np.where(rows[:, None], X[:, self.kept_].astype(np.float64), np.nan)  # a message numbers those of X
+        values = self.scaling_.standardise(holed)[torch.from_numpy(rows)]
         whole = incomplete(values, ~values.isnan(), torch.from_numpy(index[rows]))
         return [whole.select(slice(first, first + _ROWS)) for first in range(0, len(whole), _ROWS)]
 
@@ -235,7 +237,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
             warnings.warn(
                 f"the flow found no completion of {int(failed.sum())} of {len(rows)} rows; they have the conditional "
                 "mean of a Gaussian",
-                stacklevel=4,
+                stacklevel=5,
             )
         restored = self.scaling_.restore(values)
         constant = torch.tensor([name in self.scaling_.constant for name in self.scaling_.columns])

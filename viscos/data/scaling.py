@@ -88,8 +88,21 @@ class Scaling:
         return float(self.scale.log().sum())
 
     def standardise(self, values: Tensor | np.ndarray) -> Tensor:
-        """Values (…, d) in the columns' own units as the model takes them, float32."""
-        return ((torch.as_tensor(values).double() - self.center) / self.scale).float()
+        """Values (…, d) in the columns' own units as the model takes them, float32; NaN stays.
+
+        Raises `InputError` for a number that is too far out for single precision.
+        """
+        values = torch.as_tensor(values).double()
+        scaled = ((values - self.center) / self.scale).float()
+        lost = (scaled.isinf() & values.isfinite()).view(-1, scaled.shape[-1])
+        if bool(lost.any()):
+            row, place = lost.nonzero()[0].tolist()
+            value = float(values.view(lost.shape)[row, place])
+            raise InputError(
+                f"row {row} has {value:g} in column {self.columns[place]!r}, too far from the rows of training for "
+                "single precision; leave such a cell empty"
+            )
+        return scaled
 
     def restore(self, values: Tensor | np.ndarray) -> Tensor:
         """Values (…, d) of the model in the columns' own units, float64."""

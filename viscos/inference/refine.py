@@ -70,8 +70,8 @@ def check_exact(flow: Flow, entries: int) -> None:
     if entries > flow.dense_below:
         raise InputError(
             f"refine needs exact weights, which this flow has for items of up to {flow.dense_below} entries, and these "
-            f"have {entries}; in Python, flow.dense_below = {entries} writes the Jacobian of every proposal out, with "
-            "as many products"
+            f"have {entries}; in Python, posterior.flow.dense_below = {entries} writes the Jacobian of every proposal "
+            "out, with as many products"
         )
 
 

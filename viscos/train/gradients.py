@@ -66,7 +66,7 @@ class Gradients:
         count = int((batch.observed & sparser.hidden).sum())
         if not count:
             return {"holdout": 0.0}
-        scale = 0.5 * int(batch.hidden.sum()) / len(batch)
+        scale = 0.5 * max(int(batch.hidden.sum()), count) / len(batch)  # a batch without holes teaches as well
         shares = self._shares(len(batch))
         total = None
         if len(batch) > shares[0].stop - shares[0].start:  # a logarithm of a sum: its parts need to know the whole

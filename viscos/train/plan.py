@@ -13,7 +13,7 @@ SCHEDULES = ("cosine", "halve")
 """How the learning rate falls."""
 TEACH = ("regression", "bound", "both", "none")
 """What teaches the inference network; what of it fits which flow and data, the command says."""
-MASKS = ("own", "any")
+MASKS = ("own", "any", "both")
 """Which masks regression teaches under."""
 _WARMUP = 50  # steps over which the rate of the cosine schedule rises, unless the plan says otherwise
 
@@ -48,7 +48,8 @@ class Plan:
     phases: Sequence[Phase] = ()
     """What is learnt one after the other; none where all is learnt together."""
     masks: str = "own"
-    """What the inference network is taught under: `own`, the masks of the training data, or `any`, see `any_masks`."""
+    """What the inference network is taught under: `own`, the masks of items with holes; `any`, see `any_masks`; or
+    `both` by turns."""
     redraw: int = 10_000
     """Items that are completed anew in a round, at most."""
     imputed_weight: float = 1.0

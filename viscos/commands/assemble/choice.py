@@ -172,4 +172,5 @@ class Choice:
         if saved["teach_masks"] == "any":
             return "masks of every kind"
         rate = saved["mask"].get("missing")
-        return "its own masks" + ("" if not rate else f" (missing={rate:g})")
+        own = "its own masks" + ("" if not rate else f" (missing={rate:g})")
+        return own if saved["teach_masks"] == "own" else f"{own} and masks of every kind"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.data.incomplete import IncompleteData
@@ -48,9 +49,9 @@ def measured(train: Data, data: IncompleteData, parts: Parts, seed: int) -> dict
         "failed_cells_left_out": cells - found.cells,
         "rmse": rmse,
         "best": min(rmse, key=lambda name: (rmse[name], name != FLOW)),
-        "shares": dict(zip(STACKED, weights.tolist(), strict=True)),
+        "shares": dict(zip(STACKED, weights.T.tolist(), strict=True)),
         "rmse_of_shares": found.error(weights),
-        "width": found.width(weights),
+        "width": found.width(weights).tolist(),
         "how": f"RMSE of the mean of {DRAWS} draws, in standard deviations of each column, at cells that training hid",
     }
 
@@ -61,13 +62,14 @@ def line(floor: dict[str, Any]) -> str:
     said = f"held-out cells of training ({floor['cells']}): RMSE {errors}"
     if floor["best"] == FLOW:
         return said
-    shares = _shares(floor)
+    shares = {name: float(share.mean()) for name, share in _shares(floor).items()}
     parts = [f"{share:.2f} {name}" for name, share in shares.items() if share >= 0.005]
     rest = 1 - sum(shares.values())
     mix = " + ".join([*parts, *([f"{rest:.2f} {MEAN}"] if rest >= 0.005 else [])])
     error = f", RMSE {floor['rmse_of_shares']:.4f}" if "rmse_of_shares" in floor else ""
     gone = f" (without {floor['left_out']}, whose table has changed or is gone)" if "left_out" in floor else ""
-    return f"{said}; tables are completed by {mix}{error}{gone}, unless imputer=viscos is said"
+    whose = ", on average over columns" if any(share.dim() for share in _shares(floor).values()) else ""
+    return f"{said}; tables are completed by {mix}{whose}{error}{gone}, unless imputer=viscos is said"
 
 
 def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -78,9 +80,10 @@ def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def stacked(found: dict[str, Any], parts: Parts) -> StackedImputer:
     """What completes as `found` says: the flow's draws about a mean that the imputers share."""
-    shares = {name: share for name, share in _shares(found).items() if share or name == FLOW}
+    shares = {name: share for name, share in _shares(found).items() if bool(share.any()) or name == FLOW}
     imputers = [parts.imputer(described_by(name)) for name in shares]
-    return StackedImputer(imputers, torch.tensor(list(shares.values())), found["width"])
+    weights = torch.stack(torch.broadcast_tensors(*shares.values()), -1)
+    return StackedImputer(imputers, weights, torch.tensor(found["width"]))
 
 
 def without_neighbours(found: dict[str, Any]) -> dict[str, Any]:
@@ -89,18 +92,19 @@ def without_neighbours(found: dict[str, Any]) -> dict[str, Any]:
     The others have their share, or if they have none the flow. How far off that is, nobody measured.
     """
     shares = _shares(found)
-    total = sum(shares.values())
+    total = sum(shares.values(), torch.zeros(()))
     left = total - shares.pop(NEIGHBOURS)
-    shares = {name: share * total / left for name, share in shares.items()} if left else shares | {FLOW: total}
+    shares = {name: torch.where(left > 0, share * total / left, 0) for name, share in shares.items()}
+    shares[FLOW] = torch.where(left > 0, shares[FLOW], total)
     kept = {key: value for key, value in found.items() if key != "rmse_of_shares"}
-    return kept | {"shares": shares, "left_out": NEIGHBOURS}
+    return kept | {"shares": {name: share.tolist() for name, share in shares.items()}, "left_out": NEIGHBOURS}
 
 
 def has_neighbours(found: dict[str, Any]) -> bool:
     """Whether nearest neighbours have a share."""
-    return _shares(found)[NEIGHBOURS] > 0
+    return bool(_shares(found)[NEIGHBOURS].any())
 
 
-def _shares(found: Mapping[str, Any]) -> dict[str, float]:
-    """The shares of the imputers by name."""
-    return {name: float(found["shares"].get(name, 0.0)) for name in STACKED}
+def _shares(found: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The shares of the imputers by name, one to an entry (d,), or one (), as records had it that are older."""
+    return {name: torch.tensor(found["shares"].get(name, 0.0)) for name in STACKED}

@@ -57,10 +57,13 @@ def settled(cfg: dict[str, Any], shape: Sequence[int], items: int, *, matches: b
         "epochs": dataset_epochs * (_MATCHING_EPOCHS if matches and not hides else 1),
         "ema": (0.998 if em else 0.999) if matches or em else 0,
         "learning_rate": slow if em else 0.005,
-        "teach_masks": "own" if hides else "any",
+        # A column without holes in training may have some later, and masks of a few holes teach nothing else.
+        "teach_masks": "any" if not hides else "own" if len(shape) == 3 else "both",
         "imputed_weight": _IMPUTED_WEIGHT if hides and len(shape) == 3 else 1.0,
         "rounds": 0 if matches and len(shape) == 3 and items >= _ENOUGH else _ROUNDS,
     }
+    if not hides and cfg["teach_masks"] in ("own", "both"):
+        raise InputError(f"teach_masks={cfg['teach_masks']} needs data with holes; take any, or leave it out")
     cfg = {**cfg, "teach": teach, **{key: value for key, value in usual.items() if cfg[key] is None}}
     if teach in ("regression", "both"):
         held_out = {} if hides else {"held_out": 0.0}

@@ -59,7 +59,8 @@ def completing(
     gaussian = trained[1] if anew else _gaussian(data)
     imputers = _with_simpler(method, gaussian, data)
     if not parts:
-        return model, gaussian, StackedImputer(imputers, torch.eye(len(imputers))[0], 1.0)
+        alone = torch.eye(len(imputers))[:1].expand(data.shape[0], -1)
+        return model, gaussian, StackedImputer(imputers, alone, torch.ones(data.shape[0]))
     found = HeldOut.joined(parts)
     weights = found.weights()
     return model, gaussian, StackedImputer(imputers, weights, found.width(weights))

@@ -25,6 +25,7 @@ class Regression(OnCompletions):
 
     def __init__(self, trainer: Trainer, completions: CompletedData, phase: Phase, number: int) -> None:
         super().__init__(trainer, completions, phase, number)
+        self._holed = (~self.data.observed[: trainer.items].flatten(1).all(1)).nonzero().flatten()
         self._latents = self._pairs(self.items)
         if not len(self._latents[0]):
             raise InputError(
@@ -45,7 +46,7 @@ class Regression(OnCompletions):
         rows = self._part(torch.arange(len(self._latents[0])), within)
         index, values, latents = (part[rows] for part in self._latents)
         labels = None if self.data.labels is None else self.data.labels[index]
-        masks = self._masks(index, generator(self.plan.seed, "teach", trainer.step))
+        masks = self._masks(len(index), generator(self.plan.seed, "teach", trainer.step))
         batch = incomplete(values, masks, index, labels).to(trainer.devices.device)
         return trainer.descend(batch, lambda batch: trainer.gradients.regression(batch, latents))
 
@@ -55,7 +56,7 @@ class Regression(OnCompletions):
             return {}
         device = self.trainer.devices.device
         index, values, latents = self._latents_held_back
-        masks = self._masks(index, generator(self.plan.seed, "validation masks"))
+        masks = self._masks(len(index), generator(self.plan.seed, "validation masks"))
         return posterior_loss(model, incomplete(values, masks, index).to(device), latents.to(device))
 
     @torch.no_grad()
@@ -72,9 +73,15 @@ class Regression(OnCompletions):
         known = latents.isfinite().flatten(1).all(1)
         return rows[known], values[known], latents[known]
 
-    def _masks(self, rows: Tensor, g: torch.Generator) -> Tensor:
-        """Fresh masks for items (B, …): those of other items, or of every kind."""
-        if self.plan.masks == "any":
-            observed = any_masks(self.data.shape, len(rows), g)
-            return observed if self.data.groups is None else observed[:, self.data.groups]
-        return self.data.observed[torch.randint(self.trainer.items, (len(rows),), generator=g)]
+    def _masks(self, count: int, g: torch.Generator) -> Tensor:
+        """Fresh masks (count, …): those of items with holes, if there are any, of every kind, or by turns."""
+        if self.plan.masks == "any" or not len(self._holed):
+            return self._any(count, g)
+        own = self.data.observed[self._holed[torch.randint(len(self._holed), (count,), generator=g)]]
+        if self.plan.masks == "both":
+            own[1::2] = self._any(count // 2, g)
+        return own
+
+    def _any(self, count: int, g: torch.Generator) -> Tensor:
+        observed = any_masks(self.data.shape, count, g)
+        return observed if self.data.groups is None else observed[:, self.data.groups]
