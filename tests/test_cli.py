@@ -119,6 +119,7 @@ WRONG = [
     ("train flow.xyz=3", "there is no option 'flow.xyz' here; `viscos train --cfg job` lists them"),
     ("train dataset.path=a.csv", "it is one of dataset=array, dataset=folder, dataset=table"),
     ("train datset=mnist", "did you mean 'dataset'?"),
+    ("eval checkpoint=x test_items=16", "did you mean 'items'?"),
     ("train dataset=nope", "choose from array, checkerboard, cifar10, circles, digits"),
     ("train dataset=null", "must be one of its choices"),
     ("train +new=1", "there is no option 'new'"),
@@ -467,13 +468,32 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-def test_a_reader_that_has_seen_enough_ends_it_in_silence():
+def closed_pipe() -> int:
+    """The end of a pipe that is written to, of which nobody reads the other."""
     reader, writer = os.pipe()
     os.close(reader)
+    return writer
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault():
     command = [sys.executable, "-m", "viscos", "train", "--help"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
-    os.close(writer)
-    assert (done.stderr, done.returncode) == ("", 141)
+    done = subprocess.run(command, stdout=closed_pipe(), stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.slow
+def test_work_goes_on_when_its_reader_has_left(tmp_path):
+    """As in `viscos train … 2>&1 | head -1`."""
+    words = ["experiment=debug", "max_steps=4", "threads=1", f"hydra.run.dir={tmp_path / 'run'}"]
+    for command in (
+        ["train", *words],
+        ["impute", f"checkpoint={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'new'}"],
+    ):
+        pipe = closed_pipe()
+        whole = [sys.executable, "-m", "viscos", *command]
+        done = subprocess.run(whole, stdout=pipe, stderr=pipe, timeout=240)
+        assert done.returncode == 0
+    assert (tmp_path / "run" / "metrics.json").exists() and (tmp_path / "new" / "completions.npz").exists()
 
 
 def test_output_that_nobody_reads_is_no_fault():

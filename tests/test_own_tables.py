@@ -794,3 +794,28 @@ def test_a_comma_that_would_stand_for_two_things_is_refused():
     Path("no.csv").write_text("")
     with pytest.raises(InputError, match=r"no\.csv is empty"):
         read_sheet(Path("no.csv"), Dialect(decimal=","))
+
+
+# ------------------------------------------------------------------------------------------------------ without a name
+
+INDEX = ",a,b\n0,1,2\n1,,3\n2,2,5\n3,4,\n"
+
+
+def test_a_column_without_a_name_is_left_out_and_kept_in_the_file():
+    """As the index that `DataFrame.to_csv` writes; its header cannot be typed, so nobody could drop it."""
+    write(INDEX)
+    train = load("table", "train", path="t.csv")
+    assert train.columns == ("a", "b")
+    assert train.notes[0] == "t.csv: column 1 has no name, as an index that was written along, and is left out"
+    rows = read_rows("t.csv", train.scheme)
+    assert rows.names == ("a", "b") and rows.data.notes == train.notes[:1]
+    assert rows.data.values.nan_to_num(-1).tolist() == [[1, 2], [-1, 3], [2, 5], [4, -1]]
+    rows.sheet.write(Path("new.csv"), {"a": [None, "9", None, None], "b": [None, None, None, "7"]})
+    assert Path("new.csv").read_text() == INDEX.replace("1,,3", "1,9,3").replace("3,4,", "3,4,7")
+
+
+def test_a_delimiter_at_the_end_of_each_line_makes_no_column():
+    write("a,b,\n1,2,\n3,4,\n")
+    assert load("table", "train", path="t.csv").columns == ("a", "b")
+    with pytest.raises(InputError, match="lacks the column 'c'; the flow was trained on a, c, and the file has a, b"):
+        read_rows("t.csv", Scheme((Column("a"), Column("c"))))

@@ -387,3 +387,12 @@ def test_taught_on_complete_data_there_is_no_prediction():
     with pytest.raises(InputError, match=r"^this inference network was taught on complete data and predicts latents"):
         network.predict(batch)
     assert regressed((1, 4, 4)).predicts and Amortised((1, 4, 4), width=4, held_out=0.0).predicts
+
+
+def test_more_reflections_than_make_any_rotation_are_refused():
+    """A hundred thousand of an image took ten gigabytes and no end."""
+    assert Householder(torch.zeros(1, 3), 50).vectors.shape == (1, 50, 3), "the usual number serves items of any size"
+    assert Householder(torch.zeros(1, 60), 60).vectors.shape == (1, 60, 60)
+    for d, count in ((3, 51), (60, 61)):
+        with pytest.raises(InputError, match=rf"posterior.reflections is {count}; {d} turn an item of {d} entries"):
+            Householder(torch.zeros(1, d), count)

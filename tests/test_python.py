@@ -264,8 +264,12 @@ def test_refused_completions_and_shares():
     for call in (lambda: q.quantile(1.5), lambda: q.quantile([[0.5]]), lambda: q.std(0)):
         with pytest.raises(InputError):
             call()
-    for bad in ((CENTER, -SCALE), (CENTER[:2], SCALE)):
-        with pytest.raises(InputError, match="the scaling's"):
+    shape, zero = r"center has shape \(2,\); give finite numbers, one an entry, \(3,\)", "scale holds 0; give positive"
+    for bad, words in (((CENTER[:2], SCALE), shape), ((CENTER, SCALE * [1, 0, 1]), zero)):
+        with pytest.raises(InputError, match=f"the scaling's {words}"):
+            viscos.condition(AffineFlow(3), ROWS, scaling=bad)
+    for bad in ((CENTER, -SCALE), (CENTER * np.inf, SCALE), (CENTER * np.nan, SCALE)):
+        with pytest.raises(InputError, match=r"the scaling's \w+ holds -?\w"):
             viscos.condition(AffineFlow(3), ROWS, scaling=bad)
 
 
@@ -327,6 +331,8 @@ def test_a_table_run_takes_and_gives_the_tables_own_units():
     assert by_name.terms.observed.tolist() == (known & [True, False, True]).tolist()
     with pytest.raises(InputError, match=r"rows of a table have shape \(3,\); give \(B, 3\), one number a column"):
         run.condition(rows[0])
+    with pytest.raises(InputError, match="have 4 numbers each; this run has 3 columns: long, heavy, fine"):
+        run.condition(np.full((2, 4), np.nan))
     with pytest.raises(InputError, match="no column 'fine', it has long, heavy, fines; did you mean 'fines'"):
         run.condition(pd.DataFrame({"long": [1.0], "heavy": [2.0], "fines": [3.0]}))
 

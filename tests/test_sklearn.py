@@ -191,6 +191,7 @@ def test_a_pipeline_is_cross_validated():
     ("settings", "table", "words"),
     [
         ({"max_steps": 0}, ROWS, "max_steps must be a whole number, 1 or more, got 0"),
+        ({"calibrate": "yes"}, ROWS, "calibrate is 'yes'; give True or False"),
         ({"max_steps": 2.5}, ROWS, "max_steps must be a whole number, 1 or more, got 2.5"),
         ({"min_value": [0, 0]}, ROWS, r"min_value has the shape \(2,\); give one number, or one for each of the 3"),
         ({"min_value": [0, 1, 0], "max_value": 1}, ROWS, "min_value is 1 and max_value 1 for column x1"),

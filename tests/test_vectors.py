@@ -123,7 +123,9 @@ def test_arrays_as_tables():
         (
             "a,b\n1,2\n1,x\n",
             {},
-            "column 'b' holds 'x' in row 2, which is no finite number; if it is a category, say dataset.categories=[b]",
+            "column 'b' holds 'x' in row 2, which is no finite number; if it is a category, say "
+            "dataset.categories=[b], if it means a missing value, say dataset.holes=[x], or leave the column out "
+            "(dataset.drop=[b] in training)",
         ),
         ("a,b\n1,2\n1,inf\n", {}, "column 'b' holds 'inf' in row 2"),
         ("a,b\n1,\n1,NaN\n", {}, "column 'b' has no values; leave it out, dataset.drop=[b]"),
@@ -131,7 +133,7 @@ def test_arrays_as_tables():
         ("a,b\n", {}, "has 0 rows"),
         ("", {}, "is empty; give a header"),
         ("a,a\n1,2\n1,2\n", {}, "has two columns 'a'"),
-        (",a\n1,2\n1,2\n", {}, "column 1 has no name"),
+        (",\n1,2\n1,2\n", {}, "begins with an empty line; give it a header"),
         ("1,2\n1,2\n1,2\n", {}, "begins with numbers; give it a header"),
         ("a,b\n1,2\n1\n", {}, "row 2 has 1 cells, and the header 2"),
         ("a,b\n1,2\n1,2\n", {"label": "c"}, "dataset.label=c: t.csv has the columns a, b"),

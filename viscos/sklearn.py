@@ -109,6 +109,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         that are not one to a column, or leave a column no values.
         """
         X = self._checked(X, fit=True)
+        if not isinstance(self.calibrate, (bool, np.bool_)):
+            raise InputError(f"calibrate is {self.calibrate!r}; give True or False")
         steps, _ = count(self.max_steps, "max_steps"), count(self.draws, "draws")
         self._limits = self._limits_of_columns()
         known = ~np.isnan(X)

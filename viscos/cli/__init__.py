@@ -6,12 +6,12 @@ This file imports neither torch nor Hydra, so that help and completion answer at
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from viscos.cli import help, shell
 from viscos.cli.outline import COMMANDS
+from viscos.cli.output import lasting
 from viscos.core.errors import InputError
 from viscos.core.version import __version__
 
@@ -21,20 +21,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     first = arguments[0] if arguments else "--help"
     label = f"viscos {first}" if first in COMMANDS else "viscos"
-    try:
-        status = _dispatch(first, arguments[1:])
-        if sys.stdout is not None:  # as where it was closed
-            sys.stdout.flush()
-        return status
-    except InputError as error:
-        print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as interrupt:
-        print(f"{label}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whatever read the output has seen enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
-        return 141
+    with lasting():
+        try:
+            return _dispatch(first, arguments[1:])
+        except InputError as error:
+            print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt as interrupt:
+            print(f"{label}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+            return 130
 
 
 def _dispatch(first: str, rest: list[str]) -> int:

@@ -234,7 +234,9 @@ def _unknown(command: str, key: str) -> str:
     prefix, dot, name = key.rpartition(".")
     prefix += dot
     beside = [each.removeprefix(prefix) for each in known if dot and each.startswith(prefix)]
-    near = difflib.get_close_matches(name, beside, n=1) if beside else difflib.get_close_matches(key, known, n=1)
+    own = [option.name for option in page.options]  # may always be said; those of parts, where a choice has them
+    groups = [beside] if beside else [own, list(known)]
+    near = next(filter(None, (difflib.get_close_matches(name if beside else key, group, n=1) for group in groups)), [])
     meant = [prefix * bool(beside) + each for each in near]
     hint = f"did you mean {meant[0]!r}?" if meant and meant[0] != key else ""
     shown = "--cfg job" if beside else "--help"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +135,12 @@ def _moments(scaling: tuple[Values, Values], given: Tensor) -> tuple[Tensor, Ten
 def _moment(value: Any, name: str, given: Tensor) -> Tensor:
     moment = as_tensor(value, f"the scaling's {name}").double().to(given.device, copy=True)
     whole = bool(moment.isfinite().all()) and (name == "center" or bool((moment > 0).all()))
-    if moment.shape not in (given.shape[1:], ()) or not whole:
-        wanted = "finite" if name == "center" else "positive"
-        raise InputError(f"the scaling's {name} has shape {tuple(moment.shape)}; give {wanted} numbers, one an entry")
+    wanted = f"give {'finite' if name == 'center' else 'positive'} numbers, one an entry, {tuple(given.shape[1:])}"
+    if moment.shape not in (given.shape[1:], ()):
+        raise InputError(f"the scaling's {name} has shape {tuple(moment.shape)}; {wanted}")
+    if not whole:
+        odd = moment[~((moment > (-math.inf if name == "center" else 0)) & (moment < math.inf))]
+        raise InputError(f"the scaling's {name} holds {float(odd[0]):g}; {wanted}")
     return moment.expand(given.shape[1:])
 
 

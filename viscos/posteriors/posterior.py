@@ -17,6 +17,8 @@ from viscos.posteriors.gaussian import DiagonalGaussian, FullGaussian, Household
 from viscos.posteriors.latent import LatentDistribution
 from viscos.posteriors.mixture import GaussianMixture, places_of, spread
 
+_REFLECTIONS = 50
+
 
 class Posterior(nn.Module):
     """q(x^H | y^O) for a batch of incomplete observations."""
@@ -128,10 +130,17 @@ class Diagonal(PerItem):
 
 
 class Householder(Diagonal):
-    """A Gaussian turned by Householder reflections for each item (the paper's post-training posterior, appendix C)."""
+    """A Gaussian turned by Householder reflections for each item (the paper's post-training posterior, appendix C).
 
-    def __init__(self, like: Tensor, reflections: int = 50) -> None:
+    Raises `InputError` for more than an item has entries, and more than 50: as many make any rotation.
+    """
+
+    def __init__(self, like: Tensor, reflections: int = _REFLECTIONS) -> None:
         super().__init__(like)
+        if reflections > max(_REFLECTIONS, d := like.shape[1:].numel()):
+            raise InputError(
+                f"posterior.reflections is {reflections}; {d} turn an item of {d} entries any way, so give no more"
+            )
         noise = torch.randn(reflections, *like.shape[1:], generator=torch.Generator().manual_seed(0), dtype=like.dtype)
         self.vectors = nn.Parameter(noise.to(like.device).expand(len(like), *noise.shape).clone())
 
@@ -154,7 +163,7 @@ class Householder(Diagonal):
             self.vectors[:, -1] = last.view_as(self.vectors[:, -1])
 
 
-def usual(like: Tensor, reflections: int = 50) -> Householder:
+def usual(like: Tensor, reflections: int = _REFLECTIONS) -> Householder:
     """What is fitted to each item of a batch with values like `like` (B, …) where no network was taught."""
     return Householder(like, reflections)
 

@@ -94,6 +94,11 @@ def _encoded(y: Values, scheme: Scheme) -> Values:
         raise InputError(
             f"rows of a table have shape {tuple(values.shape)}; give {wanted}, with an axis of rows: y[None]"
         )
+    if values.shape[-1] not in (len(scheme.columns), len(scheme.entries)):
+        raise InputError(
+            f"rows of a table have {values.shape[-1]} numbers each; this run has {len(scheme.columns)} columns: "
+            f"{', '.join(scheme.names)}"
+        )
     plain = len(scheme.columns) == len(scheme.entries) and not any(column.log for column in scheme.columns)
     if plain or values.shape[-1] != len(scheme.columns):
         return y

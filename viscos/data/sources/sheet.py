@@ -30,6 +30,7 @@ class Sheet:
 
     path: Path
     header: tuple[str, ...]
+    """A name for each column; empty where it has none, as that of an index often is."""
     columns: tuple[np.ndarray, ...]
     """Of each column its cells (N,), str, without spaces around them."""
     dialect: Dialect
@@ -38,6 +39,11 @@ class Sheet:
 
     def __len__(self) -> int:
         return len(self.columns[0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that have a name: the others are kept in the file, and left out of all else."""
+        return tuple(name for name in self.header if name)
 
     def cells(self, name: str) -> np.ndarray:
         """The cells (N,) of a column."""
@@ -287,10 +293,10 @@ def _check_lengths(path: Path, spans: list[list[tuple[int, int]]]) -> None:
 def _check_header(path: Path, header: tuple[str, ...], dialect: Dialect) -> None:
     if not np.isnan(dialect.numbers(np.array(header))).any():
         raise InputError(f"{path} begins with numbers; give it a header, a line with the columns' names")
+    if not any(header):
+        raise InputError(f"{path} begins with an empty line; give it a header, a line with the columns' names")
     for place, name in enumerate(header):
-        if not name:
-            raise InputError(f"{path}: column {place + 1} has no name in the header; name it, or leave it out")
-        if name in header[:place]:
+        if name and name in header[:place]:
             raise InputError(f"{path} has two columns {name!r}; give each its own name")
 
 

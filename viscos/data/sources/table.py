@@ -56,7 +56,7 @@ def table(
     left_out = [_there(source, name, "drop") for name in drop or ()]
     named = [_there(source, name, "categories") for name in categories or ()]
     classes = None if label is None else _there(source, label, "label")
-    names = tuple(name for name in source.header if name != classes and name not in left_out)
+    names = tuple(name for name in source.names if name != classes and name not in left_out)
     if not names:
         raise InputError(f"{path} has no column left to learn from")
     if len(source) < 2:
@@ -76,8 +76,8 @@ def table(
 
 
 def header(path: str | Path) -> tuple[str, ...]:
-    """Names of a table's columns; numbers, where they have none."""
-    return _read(Path(path).expanduser(), Dialect()).header
+    """Names of a table's columns; numbers, where it has none."""
+    return _read(Path(path).expanduser(), Dialect()).names
 
 
 @dataclass(frozen=True)
@@ -131,22 +131,22 @@ def _matching(source: Sheet | _Array, names: tuple[str, ...]) -> tuple[str, ...]
     They are taken by name wherever both have names: numbers from 0 are those of a training on an array without any, and
     years or codes are names. Raises `InputError` for a column that is not there, or for too many.
     """
-    there = [name for name in names if name in source.header]
+    there = [name for name in names if name in source.names]
     unnamed = names == tuple(map(str, range(len(names))))
     if isinstance(source, _Array):
         by_place = unnamed or len(there) < len(names)  # else an array of which columns were left out
     else:
         by_place = unnamed and not there
     if by_place:
-        if len(source.header) != len(names):
-            raise InputError(f"{source.path} has {len(source.header)} columns, the flow takes {len(names)}")
-        return source.header
+        if len(source.names) != len(names):
+            raise InputError(f"{source.path} has {len(source.names)} columns, the flow takes {len(names)}")
+        return source.names
     for name in names:
         if name not in there:
-            near = difflib.get_close_matches(name, source.header, 1)
+            near = difflib.get_close_matches(name, source.names, 1)
             raise InputError(
                 f"{source.path} lacks the column {name!r}; the flow was trained on {', '.join(names)}, and the file "
-                f"has {', '.join(source.header)}" + (f" (is it {near[0]!r}?)" if near else "")
+                f"has {', '.join(source.names)}" + (f" (is it {near[0]!r}?)" if near else "")
             )
     return names
 
@@ -164,7 +164,7 @@ class _Array:
         return len(self.values)
 
     @property
-    def header(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         return tuple(str(k) for k in range(self.values.shape[1]))
 
     def column(self, name: str) -> np.ndarray:
@@ -287,9 +287,13 @@ def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
 
 
 def _notes(source: Sheet | _Array) -> tuple[str, ...]:
-    many = source.trailing if isinstance(source, Sheet) else 0
-    what = f"{many} empty row{'s' * (many > 1)} at the end"
-    return (f"{source.path}: {what} left out",) if many else ()
+    if not isinstance(source, Sheet):
+        return ()
+    nameless = [str(place + 1) for place, name in enumerate(source.header) if not name]
+    many = source.trailing
+    notes = [f"column {place} has no name, as an index that was written along, and is" for place in nameless]
+    notes += [f"{many} empty row{'s' * (many > 1)} at the end"] * bool(many)
+    return tuple(f"{source.path}: {what} left out" for what in notes)
 
 
 def _codes(source: Sheet | _Array, scheme: Scheme) -> Iterator[str]:
@@ -311,18 +315,17 @@ def _like_numbers(cells: np.ndarray, dialect: Dialect) -> bool:
 def _refuse(source: Sheet, name: str, row: int, format: str = "") -> None:
     cell = str(source.cells(name)[row])
     what = f"no date like {format}" if format else "no finite number"
-    advice = source.dialect.advice(cell) or f"if it is a category, say {typed('dataset.categories', [name])}"
-    advice = "" if format else advice
+    hole = f"if it means a missing value, say {source.dialect.with_holes([cell])}"
+    category = "" if format else f"if it is a category, say {typed('dataset.categories', [name])}, "
+    advice = ("" if format else source.dialect.advice(cell)) or category + hole
     raise InputError(
-        f"{source.path}: column {name!r} holds {cell!r} in row {row + 1}, which is {what}; "
-        + (f"{advice}, or " if advice else "")
-        + f"leave the column out ({typed('dataset.drop', [name])} in training), "
-        "or leave the cell empty where the value is missing"
+        f"{source.path}: column {name!r} holds {cell!r} in row {row + 1}, which is {what}; {advice}, "
+        f"or leave the column out ({typed('dataset.drop', [name])} in training)"
     )
 
 
 def _there(source: Sheet | _Array, name: Name, key: str) -> str:
     """The column that a setting names; raises `InputError` if the table does not have it."""
-    if str(name) not in source.header:
-        raise InputError(f"dataset.{key}={name}: {source.path} has the columns {', '.join(source.header)}")
+    if str(name) not in source.names:
+        raise InputError(f"dataset.{key}={name}: {source.path} has the columns {', '.join(source.names)}")
     return str(name)
