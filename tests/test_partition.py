@@ -11,6 +11,7 @@ import viscos
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.flows import Coupling, Flow, Mix
+from viscos.inference.draws import repeat, repeated
 from viscos.inference.partition import (
     Repartitioned,
     _volume_rows,
@@ -19,6 +20,7 @@ from viscos.inference.partition import (
     refuse_singular,
 )
 from viscos.linear import Block, Matrix, condition_estimate, dense
+from viscos.linear.repeated import Repeated
 
 
 def swapped(seed=0):
@@ -48,6 +50,32 @@ def test_the_rows_have_a_large_volume(shape):
 def test_rows_of_a_deficient_matrix_are_chosen_all_the_same():
     A = np.outer(np.arange(1.0, 6), np.ones(2))
     assert len(set(_volume_rows(A).tolist())) == 2
+
+
+def test_matrices_that_are_repeated():
+    """By the items' own, in any order and with some that nobody has."""
+    A, which = normal(4, 3, 5), torch.tensor([2, 0, 2, 3, 0])
+    v, u = normal(5, 5, seed=1), normal(5, 3, seed=2)
+    some = Repeated.each(A)[which]
+    assert torch.allclose(some.product(v), torch.einsum("bmn,bn->bm", A[which], v), atol=1e-12)
+    assert torch.allclose(some.mT.product(u), torch.einsum("bmn,bm->bn", A[which], u), atol=1e-12)
+    last = some[torch.tensor([3, 4])]
+    assert torch.allclose(last.product(v[3:]), torch.einsum("bmn,bn->bm", A[which[3:]], v[3:]), atol=1e-12)
+    assert last[torch.tensor([], dtype=torch.int64)].product(v[:0]).shape == (0, 3)
+
+
+def test_the_draws_of_an_item_share_its_matrices():
+    """Copies of 16 draws of 64 digits, half of them hidden, would take five gigabytes."""
+    inner = flow_named("realnvp")
+    y, hidden = data(inner), masks(tuple(inner.shape))["random"]
+    flow = maxvol(inner, y, hidden)
+    draws = repeated(flow, len(y), 5)
+    for name in ("columns", "inverse"):
+        one, several = getattr(flow.partition, name), getattr(draws.partition, name)
+        assert several.matrices.data_ptr() == one.matrices.data_ptr() and len(several.which) == 5 * len(y)
+    z, repeats = repeat(y, 5), repeat(hidden, 5)
+    found = draws.skeleton(z).inverse_block(repeats).mv(z)
+    assert torch.allclose(found.view(5, *y.shape)[3], flow.skeleton(y).inverse_block(hidden).mv(y), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["realnvp", "glow", "glow, image", "continuous", "nonlinear of one's own"])

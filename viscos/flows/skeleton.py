@@ -27,6 +27,7 @@ from viscos.linear import (
     filled_up,
     grouped,
 )
+from viscos.linear.repeated import Repeated
 from viscos.roots.links import Skeleton
 
 _LARGEST = 1024  # entries of both H and O above which (W^HH)⁻¹ is iterative: an item's factors have its square
@@ -108,9 +109,10 @@ class DenseSkeleton:
 
 @dataclass(frozen=True)
 class BlockSkeleton:
-    """y ↦ x₀ + G (y − y₀) in the directions of H alone, of which the columns of G are written out (B, d, h)."""
+    """y ↦ x₀ + G (y − y₀) in the directions of H alone, of which the columns of G are written out."""
 
-    columns: Tensor
+    columns: Repeated
+    """(d, h) of each item."""
     places: Tensor
     """The flat coordinates of the columns (B, h)."""
     inside: Tensor
@@ -119,13 +121,13 @@ class BlockSkeleton:
     """(B, …)."""
     y: Tensor
     """(B, …); where y₀ is observed, y must be the same."""
-    inverse: Tensor
-    """(B, h, h), that of the block on H."""
+    inverse: Repeated
+    """(h, h) of each item: that of the block on H."""
 
     def apply(self, y: Tensor) -> Tensor:
         """The map (B, …)."""
         moved = torch.where(self.inside, (y - self.y).flatten(1).gather(1, self.places), 0)
-        return self.x + (self.columns @ moved.unsqueeze(-1)).view_as(y)
+        return self.x + self.columns.product(moved).view_as(y)
 
     def inverse_block(self, hidden: Tensor) -> LinearOperator:
         """The inverse of the block on H, as an operator."""
@@ -133,15 +135,14 @@ class BlockSkeleton:
 
 
 class _Scattered(LinearOperator):
-    """Small matrices (B, h, h) that act on the entries at `places` (B, h), and leave the others as they are."""
+    """Small matrices (h, h) that act on each item's entries at `places` (B, h), and leave the others as they are."""
 
-    def __init__(self, matrix: Tensor, places: Tensor, shape: torch.Size) -> None:
+    def __init__(self, matrix: Repeated, places: Tensor, shape: torch.Size) -> None:
         self.matrix, self.places, self.shape = matrix, places, torch.Size(shape)
 
-    def _product(self, matrix: Tensor, v: Tensor) -> Tensor:
+    def _product(self, matrix: Repeated, v: Tensor) -> Tensor:
         flat = v.flatten(1)
-        moved = (matrix @ flat.gather(1, self.places).unsqueeze(-1)).squeeze(-1)
-        return flat.scatter(1, self.places, moved).view_as(v)
+        return flat.scatter(1, self.places, matrix.product(flat.gather(1, self.places))).view_as(v)
 
     def mv(self, v: Tensor) -> Tensor:
         return self._product(self.matrix, v)

@@ -24,6 +24,7 @@ from viscos.flows.flow import Flow
 from viscos.flows.skeleton import BlockSkeleton, inverse_or_pseudo
 from viscos.linear import LinearOperator, block_of, condition_estimate, hidden_columns
 from viscos.linear.principal import longest
+from viscos.linear.repeated import Repeated
 from viscos.roots import RootFinder
 from viscos.roots.links import Skeleton
 
@@ -44,14 +45,14 @@ class Partition:
     """The data at which it was chosen (B, …)."""
     latent: Tensor
     """Their latents in the new order (B, …)."""
-    columns: Tensor
-    """Columns of G there that belong to H, rows in the new order (B, d, h), padded."""
+    columns: Repeated
+    """Columns of G there that belong to H, rows in the new order, (d, h) of each item, padded."""
     places: Tensor
     """The flat coordinates of these columns (B, h), int64."""
     inside: Tensor
     """True where a column is one of H (B, h), bool."""
-    inverse: Tensor
-    """That of the block of G on H there, or its pseudo-inverse (B, h, h): one for all draws of an item."""
+    inverse: Repeated
+    """That of the block of G on H there, or its pseudo-inverse, (h, h) of each item: one for all its draws."""
 
     def select(self, index: Tensor) -> Partition:
         """That of the items at `index`."""
@@ -177,8 +178,8 @@ def maxvol(flow: Flow, y: Tensor, hidden: Tensor, point: Tensor | None = None) -
     columns, places, inside = hidden_columns(G, hidden, y)
     index = torch.stack([_order(c, p[i], i) for c, p, i in zip(columns, places, inside, strict=True)]).to(y.device)
     ordered = columns.gather(1, index.unsqueeze(2).expand_as(columns))
-    inverse = inverse_or_pseudo(block_of(ordered, places, inside))
-    return Repartitioned(flow, Partition(index, point, _permuted(x, index), ordered, places, inside, inverse))
+    ahead, back = map(Repeated.each, (ordered, inverse_or_pseudo(block_of(ordered, places, inside))))
+    return Repartitioned(flow, Partition(index, point, _permuted(x, index), ahead, places, inside, back))
 
 
 def _order(columns: Tensor, H: Tensor, inside: Tensor) -> Tensor:
