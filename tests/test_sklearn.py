@@ -103,7 +103,7 @@ def test_a_column_without_holes_in_training_is_completed_as_well(hole):
 def test_a_number_too_far_out_is_named(fitted):
     rows = ROWS.copy()
     rows[4] = [1e300, NAN, 0]
-    with pytest.raises(ValueError, match=r"row 4 has 1e\+300 in column 'x0', too far from the rows of training"):
+    with pytest.raises(ValueError, match=r"column 'x0' has 1e\+300 in row 5, counted from 1, too far from"):
         fitted.transform(rows)
     rows[4] = [1e300, 2, 0]
     assert fitted.transform(rows)[4, 0] == 1e300, "nothing is missing there"

@@ -99,8 +99,8 @@ class Scaling:
             row, place = lost.nonzero()[0].tolist()
             value = float(values.view(lost.shape)[row, place])
             raise InputError(
-                f"row {row} has {value:g} in column {self.columns[place]!r}, too far from the rows of training for "
-                "single precision; leave such a cell empty"
+                f"column {self.columns[place]!r} has {value:g} in row {row + 1}, counted from 1, too far from the rows "
+                "of training for single precision; leave such a cell empty"
             )
         return scaled
 
