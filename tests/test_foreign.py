@@ -335,6 +335,27 @@ def test_a_function_with_its_inverse(dtype):
     )
 
 
+def test_a_function_that_takes_double_precision_alone():
+    """It closes over numbers of that precision, which no module shows."""
+    A = Stretch().A.detach().double()
+    log_det = torch.linalg.slogdet(A)[1]
+
+    def to_latent(y):
+        return y @ A.T, log_det.expand(len(y))
+
+    def to_data(x):
+        return x @ torch.linalg.inv(A).T
+
+    flow = wrap(to_latent, (3,), to_data=to_data)
+    y = torch.randn(4, 3, dtype=torch.float64)
+    exact = torch.distributions.MultivariateNormal(torch.zeros(3).double(), torch.linalg.inv(A.T @ A))
+    torch.testing.assert_close(flow.log_prob(y), exact.log_prob(y))
+    with pytest.raises(InputError, match="wrong sign"):
+        wrap(lambda y: (to_latent(y)[0], -to_latent(y)[1]), (3,), to_data=to_data)
+    with pytest.raises(InputError, match="raised RuntimeError for latents of shape"):
+        wrap(to_latent, (3,), to_data=lambda x: x @ A.half())
+
+
 def test_an_inverse_that_is_off_is_verified_as_one_that_is_not():
     """Up to 1e-4 times max(1, |x|): at 10,000 a float has not four digits after the point."""
     model = Stretch()

@@ -48,15 +48,28 @@ def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
     if not flow.source.invertible:
         return None
     noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)).to(flow.like())
+    known = any(True for _ in (*flow.parameters(), *flow.buffers()))
+    try:
+        y = _inverse(flow, noise)
+    except InputError:
+        if known:
+            raise
+        y = _inverse(flow, noise.double())  # nothing tells the precision of a function but what it takes
+    if y is None:
+        flow.source.invertible = False
+        return None
+    return y if bool(y.isfinite().all()) else None
+
+
+def _inverse(flow: Foreign, x: Tensor) -> Tensor | None:
+    """The data of latents x, by the library's own inverse; None if it has none after all."""
     with unchanged(flow), torch.no_grad():
         try:
-            y = flow.unverified_inverse(noise)
+            return flow.unverified_inverse(x)
         except InputError as error:
             if isinstance(error.__cause__, NotImplementedError) or "Inverse" in type(error.__cause__).__name__:
-                flow.source.invertible = False
                 return None
             raise
-    return y if bool(y.isfinite().all()) else None
 
 
 def examine(flow: Foreign, y: Tensor) -> Finding:

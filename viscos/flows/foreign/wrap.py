@@ -34,8 +34,8 @@ def wrap(
     refused, and so are flows that need a context or a class, or whose latent has another shape than the data.
 
     The model is held, put into evaluation mode, and never changed. With `check`, it is compared with automatic
-    differentiation: on samples of its own, or on the first data that it gets. Raises `InputError`, which says what is
-    wrong with it.
+    differentiation: on samples of its own, or on the first data that it gets; a function in double precision if it
+    takes no single. Raises `InputError`, which says what is wrong with it.
 
     Example:
         >>> flow = wrap(lambda y: (2 * y, y.new_full((len(y),), 3 * math.log(2))), shape=(3,), to_data=lambda x: x / 2)
