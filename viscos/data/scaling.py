@@ -94,10 +94,10 @@ class Scaling:
         """
         values = torch.as_tensor(values).double()
         scaled = ((values - self.center) / self.scale).float()
-        lost = (scaled.isinf() & values.isfinite()).view(-1, scaled.shape[-1])
+        lost = (scaled.isinf() & values.isfinite()).reshape(-1, scaled.shape[-1])
         if bool(lost.any()):
             row, place = lost.nonzero()[0].tolist()
-            value = float(values.view(lost.shape)[row, place])
+            value = float(values.reshape(lost.shape)[row, place])
             raise InputError(
                 f"column {self.columns[place]!r} has {value:g} in row {row + 1}, counted from 1, too far from the rows "
                 "of training for single precision; leave such a cell empty"

@@ -180,7 +180,8 @@ class HeldOut:
         if not len(self.truth):
             return torch.eye(self.means.shape[1])[0].expand(len(self.groups), -1)
         pooled = self._convex()
-        found = {column: part._of_column(pooled, self.error(pooled) ** 2) for column, part in self._columns()}
+        error = self.error(pooled) ** 2
+        found = {column: part._of_column(pooled, error) for column, part in self._columns()}
         return torch.stack([found.get(column, pooled) for column in self.groups.tolist()])
 
     def _columns(self) -> Iterator[tuple[int, HeldOut]]:
@@ -190,7 +191,10 @@ class HeldOut:
             yield number, self._at(column == number)
 
     def _of_column(self, pooled: Tensor, error: float) -> Tensor:
-        """The weights (imputers,) of a column, whose cells alone these are, held to `pooled` (imputers,)."""
+        """The weights (imputers,) of a column, whose cells alone these are, held to `pooled` (imputers,).
+
+        `error` is the mean square of that in all columns.
+        """
         simple = torch.cat([torch.eye(len(pooled)), torch.zeros(1, len(pooled)), pooled[None]])
         cells, least = float(self.counts.sum()), min(self.error(weights) ** 2 for weights in simple)
         s2 = (cells * least + _DOUBT * error) / (cells + _DOUBT)

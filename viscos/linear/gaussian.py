@@ -130,8 +130,8 @@ class Gaussian:
         batch = self._batch(values, observed)
         y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
         apart = torch.where(known, y - self.mean, 0.0)
-        distance = _by_smaller(self._by_covariance, self._by_precision, known, apart)
-        return -0.5 * (distance + known.sum(1).double() * math.log(2 * math.pi))
+        terms = _by_smaller(self._by_covariance, self._by_precision, known, apart)
+        return -0.5 * (terms + known.sum(1).double() * math.log(2 * math.pi))
 
     def _by_covariance(self, known: Tensor, difference: Tensor) -> Tensor:
         """rᵀ (S^OO)⁻¹ r + log det S^OO (B,), for r = `difference` (B, d), zero outside O, which `known` marks."""
