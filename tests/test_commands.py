@@ -232,6 +232,7 @@ def test_nothing_but_results_is_printed():
         ("imputers=[repaint]", "take flow=continuous"),
         ("imputers=mean", "must be [] or a list such as [mean,knn]"),
         ("metrics=[viscos.metrics.nothing]", "viscos.metrics.nothing"),
+        ("metrics=[collections.OrderedDict]", "'collections.OrderedDict', which is not a Metric"),
         ("mask=half missing=0.9", "missing=0.9 is for mask=random"),
         ("mask=center8", "nothing is observed in the training data"),
         ("mask=center8 mask.size=9", "centre size 9 does not fit images of 8x8"),
@@ -247,6 +248,15 @@ def test_nothing_but_results_is_printed():
 )
 def test_train_refuses(words, says, capsys):
     assert says in refused(capsys, "train", *DEBUG, *words.split())
+    assert not Path("outputs").exists()
+
+
+def test_a_metric_of_the_users_own_is_made_before_training(capsys, monkeypatch):
+    """What its code raises must not be seen only when hours of training are over."""
+    Path("own_metrics.py").write_text("def of_colours(test):\n    raise LookupError(f'no colours in {test.name}')\n")
+    monkeypatch.delitem(sys.modules, "own_metrics", raising=False)
+    assert main(["train", *DEBUG, "metrics=[own_metrics.of_colours]", "threads=1"]) == 1
+    assert "LookupError: no colours in digits" in capsys.readouterr().err
     assert not Path("outputs").exists()
 
 

@@ -85,17 +85,27 @@ def outside(target: str) -> bool:
 def _build(spec: dict[str, Any], kinds: tuple[type, ...], args: tuple[Any, ...], extra: dict[str, Any]) -> Any:
     target = str(spec.get("_target_", ""))
     make = _maker(target, kinds)
+    if kinds and inspect.isclass(make) and not any(_is_a(make, kind) for kind in kinds):
+        raise InputError(f"_target_ is {target!r}, which is not {_named(*kinds)}")
     takes = _hints(make.__init__ if inspect.isclass(make) else make)
     given = {key: _part(value, takes.get(key)) for key, value in spec.items() if key != "_target_"}
     given.update(extra)
-    try:
-        inspect.signature(make).bind(*args, **given)
-    except TypeError as error:
-        raise InputError(f"{target} cannot be made from these settings: {error}") from error
+    _refuse_unless_taken(make, target, args, given)
     made = make(*args, **given)
     if kinds and not any(_is_a(made, kind) for kind in kinds):
         raise InputError(f"{target} returned {_named(type(made))}, not {_named(*kinds)}")
     return made
+
+
+def _refuse_unless_taken(make: Callable[..., Any], target: str, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # written in C, of which Python does not know what it takes
+        return
+    try:
+        signature.bind(*args, **given)
+    except TypeError as error:
+        raise InputError(f"{target} cannot be made from these settings: {error}") from error
 
 
 def _part(value: Any, hint: Any) -> Any:

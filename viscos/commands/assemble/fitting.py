@@ -62,7 +62,7 @@ def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:
     train, test = standardised(splits.train, scaling), standardised(splits.test, scaling)
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
-    measuring.check(None)
+    measuring.check(None, test)
     finished = state is not None and bool(state["finished"])
     if state is not None:
         restore(imputer, state["imputer"], runs.find_checkpoint(splits.begun.run_dir))

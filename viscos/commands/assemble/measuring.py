@@ -11,7 +11,7 @@ from torch import Tensor
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.imputers import MODEL, Parts, check, described_by, is_model
-from viscos.core.build import build, maker
+from viscos.core.build import build
 from viscos.core.errors import InputError
 from viscos.core.progress import bar
 from viscos.data.images import Images
@@ -85,12 +85,14 @@ class Measuring:
         """Whether a model is measured, and not another imputer."""
         return is_model(self.subject)
 
-    def check(self, flow: Flow | None) -> None:
-        """Raises `InputError` for an imputer or a metric that there is not, or that does not suit the flow."""
+    def check(self, flow: Flow | None, test: Data) -> None:
+        """Raises `InputError` for an imputer or a metric that there is not, or that does not suit the flow or the data.
+
+        A metric of the user's own is made here once: what its code raises is seen before hours of training.
+        """
         for spec in (self.subject, *self._beside()):
             check(spec, flow)
-        for name in self.metrics:
-            maker(name, Metric)
+        self._own_metrics(test)
 
     def run(
         self, what: Model | Imputer, test: Data, observed: Tensor, parts: Parts, given: Sequence[Imputer] = ()
@@ -103,7 +105,7 @@ class Measuring:
             raise InputError("nothing is hidden, so there is nothing to complete; hide something: missing=0.5")
         others = [*(parts.imputer(spec) for spec in self._beside()), *given]
         metrics = standard_metrics(test, reference_of(self.dataset, test.shape, self.inception, parts.device))
-        metrics += [build({"_target_": name}, Metric, test) for name in self.metrics]
+        metrics += self._own_metrics(test)
         with bar("measuring", len(test)) as shown:
             how: dict[str, Any] = {"metrics": metrics, "progress": shown.update}
             if isinstance(what, Model):
@@ -112,6 +114,9 @@ class Measuring:
                 record, first = measure([what, *others], test, observed, self.protocol, device=parts.device, **how)
                 record = {"imputer": what.name, **record}
         return Measured(record, first, {name: each for metric in metrics for name, each in metric.per_item().items()})
+
+    def _own_metrics(self, test: Data) -> list[Metric]:
+        return [build({"_target_": name}, Metric, test) for name in self.metrics]
 
     def _beside(self) -> list[dict[str, Any]]:
         """Descriptions of those beside what is measured, without it."""

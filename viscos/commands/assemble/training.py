@@ -96,7 +96,7 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
     gaussian = gaussian_of(splits.dataset.gaussian_noise, cfg["gaussian_floor"], data.first(learnt), state)
     trainer = trainer_of(cfg, flow, train.classes, data, learnt, hides, gaussian, devices, state)
     measuring = Measuring.of(cfg, splits.dataset, trainer.objective)
-    measuring.check(flow)
+    measuring.check(flow, test)
     table = train if splits.begun.rows is not None else None
     idle = said(given, of_training(cfg, trainer, hides))
     return Training({**cfg, "resume": None}, splits.begun, test, scaling, measuring, idle, trainer, gaussian, table)
