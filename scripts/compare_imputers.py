@@ -2,9 +2,10 @@
 
 A case is a run of `viscos train dataset=mnist flow=continuous` and what is hidden: `--case "50 %" RUN` takes the masks
 of the run, `--case "centre 8 × 8" RUN center8` a choice of configs/mask. Of the first test digits every method makes 19
-draws, those that are cheap a few of more digits, and all have the same metrics. Seconds are of the processor; a pass of
-the network with a gradient counts as two. The record is written after each method, and keeps what is not measured anew,
-with the commit that measured it; one of other numbers of digits or draws is refused.
+draws, those that are cheap a few of more digits, and all have the same metrics. A method is named as in
+configs/imputer, with settings that are not its usual ones behind it: `dps,steps=160`. Seconds are of the processor; a
+pass of the network with a gradient counts as two. The record is written after each method, and keeps what is not
+measured anew, with the commit that measured it; one of other numbers of digits or draws is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from viscos.commands.assemble.imputers import Parts, described_by
@@ -70,10 +72,10 @@ class Case:
         return cls(trained, test, observed, reference, build(description("solver", "auto"), RootFinder))
 
     def imputer(self, name: str) -> Imputer:
-        """The method of that name, with its usual settings."""
+        """The method of that name, with its usual settings but for those that stand behind it."""
         model, noise = self.trained.model, self.trained.taken_off(True)
         known = from_training(self.trained)
-        return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described_by(name))
+        return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described(name))
 
     def batch(self, rows: Tensor) -> Incomplete:
         """Some of the digits."""
@@ -82,6 +84,21 @@ class Case:
     def metrics(self) -> list[Metric]:
         """Fresh ones."""
         return [Errors(self.test), EnergyAndSpread(self.test), Coverage(self.test)]
+
+
+def described(name: str) -> dict[str, Any]:
+    """The description of a method by its name, with the settings behind it in the place of its usual ones."""
+    own, *settings = name.split(",")
+    given = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in settings)}
+    usual = described_by(own)
+    for key in given.keys() - usual.keys():
+        raise InputError(f"{own} has no setting {key!r}; choose from {', '.join(sorted(usual.keys() - {'_target_'}))}")
+    return usual | given
+
+
+def own_name(name: str) -> str:
+    """The name of a method without settings."""
+    return name.partition(",")[0]
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
     few, many = Scores(case, case.metrics()), Scores(case, [*case.metrics(), Recognition(case.test, case.reference)])
     seconds = passes = draws = failed = 0.0
     notes: dict[str, list[Tensor]] = {}
-    for rows in (first, *(rest.split(26) if name in CHEAP else ())):
+    for rows in (first, *(rest.split(26) if own_name(name) in CHEAP else ())):
         count = sizes.first_draws if rows is first else sizes.draws
         began = time.process_time()
         done = imputer.impute(case.batch(rows), count)
@@ -146,9 +163,9 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
             few.add(imputer, done, rows)
         many.add(imputer, done.first(sizes.draws), rows)
     return {
-        "label": imputer.label,
+        "label": ", ".join([imputer.label, *name.split(",")[1:]]),
         "first": few.record(imputer),
-        "all": many.record(imputer) if name in CHEAP else None,
+        "all": many.record(imputer) if own_name(name) in CHEAP else None,
         "passes_a_draw": passes / draws,
         "seconds_a_draw": seconds / draws,
         "failed": failed / draws,
@@ -159,7 +176,8 @@ def measure(case: Case, name: str, sizes: Sizes) -> dict[str, Any]:
 
 def ordered(methods: dict[str, Any]) -> dict[str, Any]:
     """The same, as they stand in a table: those that nobody has to name first."""
-    return {name: methods[name] for name in (*CHEAP, *DEAR) if name in methods} | methods
+    usual = {name: place for place, name in enumerate((*CHEAP, *DEAR))}
+    return dict(sorted(methods.items(), key=lambda each: usual.get(own_name(each[0]), len(usual))))
 
 
 def main() -> None:

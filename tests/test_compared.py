@@ -10,6 +10,8 @@ import torch
 from script_loader import loaded
 
 import viscos
+from viscos.commands.assemble.imputers import described_by
+from viscos.core.errors import InputError
 from viscos.report.compared import pictures, table
 from viscos.runs import provenance
 
@@ -124,6 +126,16 @@ def test_a_record_of_other_settings_is_refused(text, said, script, record, monke
 
 def test_a_method_that_is_named_stands_behind_the_usual_ones(script):
     assert list(script.ordered({"plmcmc": 1, "d_flow": 2, "viscos": 3})) == ["viscos", "d_flow", "plmcmc"]
+    unordered = {"d_flow": 1, "dps,steps=157": 2, "dps": 3, "plmcmc,steps=9": 4}
+    assert list(script.ordered(unordered)) == ["dps,steps=157", "dps", "d_flow", "plmcmc,steps=9"]
+
+
+def test_a_method_has_the_settings_behind_its_name(script):
+    usual = described_by("dps")
+    assert script.described("dps") == usual
+    assert script.described("dps,steps=157,scale=0.5") == usual | {"steps": 157, "scale": 0.5}
+    with pytest.raises(InputError, match=r"dps has no setting 'step'; choose from scale, steps"):
+        script.described("dps,step=157")
 
 
 def test_a_record_that_lies_in_the_tree_makes_no_commit_look_changed(monkeypatch, tmp_path):

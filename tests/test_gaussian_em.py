@@ -234,6 +234,16 @@ def test_complete_data_keep_the_closed_form():
         assert torch.equal(fitted.mean, exact.mean) and torch.equal(fitted.covariance, exact.covariance)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_the_noise_comes_off_again(share):
+    """What is left is what is fitted to values without noise, to the floor."""
+    y, o = table(60, D, share)
+    y[:, 2] = 0.25
+    noisy, plain = (em_gaussian(y, o, 0.01, noise, shrinkage=1.0) for noise in (0.2, 0.0))
+    close(noisy.without_noise(0.2, 0.01).covariance, plain.covariance, 1e-9)
+    assert noisy.without_noise(0.0, 0.01) is noisy
+
+
 def test_the_floor_and_the_noise():
     y, o = table(60, D, 0.4)
     y[:, 2] = 0.25  # no spread but the noise

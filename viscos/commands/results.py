@@ -174,8 +174,8 @@ def _measured(job: Imputing, done: Results) -> dict[str, Any]:
     found: list[tuple[Imputer | type[Imputer], Completions]] = [(job.imputer or ViscosImputer, done.draws)]
     if done.before is not None:
         found.append((UnfittedImputer, done.before))
-    if job.saved.gaussian is not None and type(job.imputer) is not GaussianImputer:
-        batch, gaussian = incomplete(data.values, job.items.observed), GaussianImputer(job.saved.gaussian)
+    if job.saved.clean_gaussian is not None and type(job.imputer) is not GaussianImputer:
+        batch, gaussian = incomplete(data.values, job.items.observed), GaussianImputer(job.saved.clean_gaussian)
         found.append((gaussian, gaussian.best_mean(batch, job.draws, job.seed)))
     for imputer, completions in found:
         for metric in metrics:

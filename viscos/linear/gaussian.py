@@ -96,6 +96,16 @@ class Gaussian:
             return self
         return Gaussian(self.mean.to(device), self.covariance.to(device))
 
+    def without_noise(self, noise: float, floor: float) -> Gaussian:
+        """That of values without their normal noise of the standard deviation `noise`; itself if that is 0.
+
+        Eigenvalues that this leaves below `floor` are raised to it.
+        """
+        if noise == 0:
+            return self
+        identity = torch.eye(len(self.mean), dtype=torch.float64, device=self.mean.device)
+        return Gaussian(self.mean, raise_eigenvalues(self.covariance - noise**2 * identity, floor))
+
     def whitening(self) -> Tensor:
         """W = S^(−1/2) (d, d), float64, symmetric positive definite: W (y − μ) is standard normal."""
         eigenvalues, vectors = torch.linalg.eigh(self.covariance)

@@ -59,6 +59,11 @@ class Saved:
         return restore_gaussian(self.state)
 
     @cached_property
+    def clean_gaussian(self) -> Gaussian | None:
+        """The same without the noise on training values, as other imputers and the flow's draws are."""
+        return None if self.gaussian is None else self.gaussian.without_noise(self.noise, self.cfg["gaussian_floor"])
+
+    @cached_property
     def record(self) -> dict[str, Any] | None:
         """What was measured at the end of the training; None where it did not come to its end, or has not yet.
 

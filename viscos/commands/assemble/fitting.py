@@ -68,7 +68,7 @@ def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:
         restore(imputer, state["imputer"], runs.find_checkpoint(splits.begun.run_dir))
         imputer.fit_seconds = splits.begun.spent if finished else None
     items, floor = cfg["train_items"], cfg["gaussian_floor"]
-    known = FromTraining(None, None, lambda: data, lambda: complete_gaussian(dataset, items, scaling, floor))
+    known = FromTraining(None, lambda: None, lambda: data, lambda: complete_gaussian(dataset, items, scaling, floor))
     parts = Parts(known, None, measuring.objective.solver, 0.0, cfg["seed"], devices.device)
     settings, idle = {**cfg, "resume": None}, said(given, of_fitting())
     return Fitting(settings, splits.begun, test, scaling, measuring, idle, imputer, finished, data, parts)

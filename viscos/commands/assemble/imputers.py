@@ -73,7 +73,9 @@ class FromTraining:
 
     means: Tensor | None
     """Of the observed training entries (d,)."""
-    gaussian: Gaussian | None
+    gaussian: Callable[[], Gaussian | None]
+    """The one that was fitted to the observed training entries, without the noise on training values; None: none was.
+    """
     data: Callable[[], IncompleteData] | None
     """The training data as the model saw them, loaded when an imputer has to be fitted to them; None: there are none.
     """
@@ -84,8 +86,7 @@ class FromTraining:
 def complete_gaussian(dataset: Dataset, items: int | None, scaling: Scaling | None, floor: float) -> Imputer:
     """A Gaussian of the first `items` training items without their masks, but for holes that they have of their own."""
     train = standardised(dataset.load("train", items), scaling)
-    made = CompleteGaussianImputer(floor=floor, noise=dataset.gaussian_noise)
-    return made.fit(IncompleteData(train.values, train.known))
+    return CompleteGaussianImputer(floor=floor).fit(IncompleteData(train.values, train.known))
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ class Parts:
             return build(spec, OnFlow, flow, noise=self.noise)
         if spec == description("imputer", "mean") and known.means is not None:
             return MeanImputer(known.means)
-        if spec == description("imputer", "gaussian") and known.gaussian is not None:
-            return GaussianImputer(known.gaussian)
+        if spec == description("imputer", "gaussian") and (gaussian := known.gaussian()) is not None:
+            return GaussianImputer(gaussian)
         if known.data is None:
             raise InputError("this flow came without training data, and the imputer has to be fitted to some")
         if makes(spec, CompleteGaussianImputer):

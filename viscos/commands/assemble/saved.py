@@ -158,5 +158,8 @@ def from_training(trained: Saved) -> FromTraining:
     shape = tuple(trained.state["shape"])
     known = "dataset" in trained.cfg  # a flow of another library came without
     return FromTraining(
-        None if means is None else means.view(shape), trained.gaussian, data if known else None, complete
+        None if means is None else means.view(shape),
+        lambda: trained.clean_gaussian,
+        data if known else None,
+        complete,
     )

@@ -68,7 +68,7 @@ class Training(Job):
         how, items, floor = self.measuring, self.settings["train_items"], self.settings["gaussian_floor"]
         known = FromTraining(
             self.means.view(self.test.shape),
-            self.gaussian,
+            lambda: self.gaussian.without_noise(how.dataset.gaussian_noise, floor),
             lambda: self.learnt,
             lambda: complete_gaussian(how.dataset, items, self.scaling, floor),
         )

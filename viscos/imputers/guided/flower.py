@@ -24,8 +24,6 @@ class FlowerImputer(GuidedImputer):
     mean = Kind("flower_mean", "Flower, mean")
     draw = Kind("flower_draw", "Flower, one draw")
 
-    ends_clean = True
-
     def __init__(self, of: Flow, steps: int = 50, noise: float = 0.0) -> None:
         super().__init__(of, noise)
         if steps < 1:

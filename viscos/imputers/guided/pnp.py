@@ -25,8 +25,6 @@ class PnPFlowImputer(GuidedImputer):
     mean = Kind("pnp_flow_mean", "PnP-Flow, mean")
     draw = Kind("pnp_flow_draw", "PnP-Flow, one draw")
 
-    ends_clean = True
-
     def __init__(self, of: Flow, steps: int = 50, averages: int = 3, alpha: float = 0.5, noise: float = 0.0) -> None:
         super().__init__(of, noise)
         if steps < 1 or averages < 1 or alpha < 0:

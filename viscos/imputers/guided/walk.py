@@ -109,11 +109,8 @@ class GuidedImputer(OnFlow):
     Raises `InputError` for a flow that it cannot walk along, see `Denoiser`.
     """
 
-    ends_clean = False
-    """Whether the walk ends in a denoising, which leaves no noise of training to take off."""
-
     def __init__(self, of: Flow, noise: float = 0.0) -> None:
-        super().__init__(of, 0.0 if self.ends_clean else noise)
+        super().__init__(of, noise)
         Denoiser(of)  # refuses what it cannot walk along
 
     def walk(self, walk: Walk) -> Tensor:
@@ -123,16 +120,18 @@ class GuidedImputer(OnFlow):
     def best_mean(self, batch: Incomplete, draws: int, seed: int = 0) -> Completions:
         return self.impute(batch, draws, seed)  # a walk has fresh noise at every step, and no antithetic twin
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def impute(self, batch: Incomplete, draws: int = 1, seed: int = 0, purpose: str = "item") -> Completions:
         denoiser, like = Denoiser(self.of), batch.values
         noise = _Noise(batch, draws, seed, purpose)
         target = denoiser.standardise(batch.filled()).masked_fill(batch.hidden, 0)
         target, observed = (part.expand(draws, *part.shape).flatten(0, 1) for part in (target, batch.observed))
-        y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise)))
-        notes = {"observed_error": observed_error(y.view(draws, *like.shape), batch)}
-        y = self.of.cleaned(y, ~observed, self.noise)
-        return Completions.checked(y.view(draws, *like.shape), batch, float(denoiser.passes), notes)
+        y = denoiser.restore(self.walk(Walk(denoiser, target, observed, noise))).view(draws, *like.shape)
+        notes = {"observed_error": observed_error(y, batch)}
+        # The denoiser sees what is observed as it is, as it does beside a draw of viscos.
+        y = self.of.cleaned(batch.filled(y).flatten(0, 1), ~observed, self.noise).view(draws, *like.shape)
+        return Completions.checked(y, batch, float(denoiser.passes), notes)
 
 
 def ancestral(walk: Walk, ends: tuple[Tensor, Tensor], here: float, there: float, number: int) -> Tensor:
