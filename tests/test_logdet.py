@@ -326,6 +326,19 @@ def test_lanczos_of_a_singular_matrix_is_minus_infinity(dtype):
     assert found.isfinite().tolist() == [True, True, True, False], "what is singular lies outside of the block"
 
 
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-3), (torch.float32, 3e-5), (F64, 1e-9)])
+def test_lanczos_of_a_matrix_that_is_far_from_singular_in_its_precision_is_finite(dtype, least):
+    """The quadrature of one probe is vᵀ log(AᵀA) v, also where AᵀA is singular in that precision, and A is not."""
+    left, right = (torch.linalg.qr(normal(2, 40, 40, seed=seed).to(F64))[0] for seed in (1, 2))
+    values = torch.linspace(0.5, 2, 40, dtype=F64).expand(2, 40).clone()
+    values[1, 3] = least
+    A = (left * values[:, None]) @ right.mT
+    found = lanczos_value(Matrix(A.to(dtype)), torch.zeros(2, 40, dtype=dtype), generator(0, "x"), steps=40)
+    v = rademacher(torch.zeros(2, 40, dtype=dtype), generator(0, "x")).to(F64)
+    expected = ((right.mT @ v.unsqueeze(-1)).squeeze(-1).square() * values.log()).sum(1)
+    torch.testing.assert_close(found.to(F64), expected, rtol=0, atol=0.3 if dtype == torch.float32 else 1e-4)
+
+
 def test_a_draw_at_a_singular_block_has_no_weight():
     """However many entries are hidden: x₁ = y₀, whatever y₁ is, and y₁ alone is hidden of these two."""
     flow, hidden = AffineFlow(80), torch.arange(80) > 0

@@ -13,9 +13,7 @@ from viscos.linear.operator import Block, LinearOperator, dense
 from viscos.linear.principal import by_size, longest
 
 _ROUNDING = 10
-"""What counts as zero beside a number, in units of its rounding. Least Ritz values of singular matrices of 80 to 1000
-rows were within one unit of zero, whatever the size; as many units as rows would be, in single precision and for 3072
-rows, a condition number of 50."""
+"""What counts as zero beside a number, in units of its rounding."""
 _WRITTEN = 2**25
 """Numbers of the matrices that are written out together."""
 
@@ -49,9 +47,10 @@ def lanczos_value(
     Probes live on `mask` (B, …), outside of which A must be the identity, as in a `Block`. The error has a random part
     that shrinks with `probes` and one that shrinks exponentially with `steps`.
 
-    −∞ where a Ritz value is zero but for rounding: AᵀA has an eigenvalue below each, so A is then singular in its
-    precision. The converse does not hold. A probe sees nothing of a null space that it is orthogonal to, and among many
-    eigenvalues that are close to zero, `steps` steps may not come to the last one: the value is then finite, if low.
+    −∞ where a Ritz value is zero but for rounding: A has a singular value below each, so it is then singular in its
+    precision, with a condition number of 1e6 or more in single precision. The converse does not hold. A probe sees
+    nothing of a null space that it is orthogonal to, and among many singular values that are close to zero, `steps`
+    steps may not come to the last one: the value is then finite, if low.
     """
     total = like.new_zeros(len(like))
     for _ in range(probes):
@@ -62,10 +61,8 @@ def lanczos_value(
 
 def _quadrature(operator: LinearOperator, v: Tensor, steps: int) -> Tensor:
     """vᵀ log(AᵀA) v (B,)."""
-    T, sane = _lanczos(operator, v, steps)
-    values, vectors = torch.linalg.eigh(T.double())
-    weights = vectors[:, 0].square()
-    log = values.clamp_min(torch.finfo(values.dtype).tiny).log()
+    values, weights, sane = _ritz(operator, v, steps)
+    log = 2 * values.clamp_min(torch.finfo(values.dtype).tiny).log()
     total = torch.where(weights > 0, weights * log, 0).sum(1).to(v.dtype) * item_dot(v, v)
     least, largest = _extremes(values, weights)
     total = torch.where(least > _ROUNDING * torch.finfo(v.dtype).eps * largest, total, -float("inf"))
@@ -78,29 +75,51 @@ def _extremes(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(reached, values, float("inf")).amin(1), torch.where(reached, values, 0).amax(1)
 
 
-def _lanczos(operator: LinearOperator, v: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The tridiagonal T (B, n, n) of AᵀA and v, with full reorthogonalisation; and where it is finite (B,), bool."""
+def _ritz(operator: LinearOperator, v: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular values of A as the space of v and AᵀA knows them (B, n), their weights in v (B, n), and what is sane.
+
+    By the bidiagonalisation of Golub and Kahan (1965), with full reorthogonalisation: A V = U B, so BᵀB is what Lanczos
+    makes of AᵀA, at the same products. But the singular values of B go down to the rounding of A, where the eigenvalues
+    of a computed BᵀB end at its root. Sane (B,), bool, are items of which every number is finite.
+    """
     size = item_dot(v, v).sqrt()
-    tiny = _ROUNDING * torch.finfo(v.dtype).eps
-    basis = [(v.flatten(1) / size.clamp_min(tiny)[:, None])]
-    alphas, betas = [], []
-    for _ in range(min(steps, v.shape[1:].numel())):
-        w = operator.rmv(operator.mv(basis[-1].view_as(v))).flatten(1)
-        alphas.append((w * basis[-1]).sum(1))
-        Q, scale = torch.stack(basis, 1), w.norm(dim=1)
+    V, U = [_unit(v.flatten(1), size)], list[Tensor]()
+    alphas, betas = [], [size]  # the first says only whether there is anything
+    for k in range(min(steps, v.shape[1:].numel())):
+        if k:
+            w = operator.rmv(U[-1].view_as(v)).flatten(1)
+            scale, w = w.norm(dim=1), _without(V, w)
+            betas.append(_zeroed(w.norm(dim=1), scale))
+            V.append(_unit(w, betas[-1]))
+        u = operator.mv(V[-1].view_as(v)).flatten(1)
+        scale, u = u.norm(dim=1), _without(U, u)
+        alphas.append(_zeroed(u.norm(dim=1), scale))
+        U.append(_unit(u, alphas[-1]))
+    diagonal, off = torch.stack(alphas, 1).double(), torch.stack(betas, 1).double()
+    sane = torch.isfinite(diagonal).all(1) & torch.isfinite(off).all(1)
+    # Where β is zero the space is exhausted: all behind is decoupled, and gets no weight.
+    diagonal, off = (torch.where(sane[:, None] & (off > 0), part, fill) for part, fill in ((diagonal, 1), (off, 0)))
+    _, values, vectors = torch.linalg.svd(torch.diag_embed(diagonal) + torch.diag_embed(off[:, 1:], 1))
+    return values, vectors[:, :, 0].square(), sane
+
+
+def _without(basis: list[Tensor], w: Tensor) -> Tensor:
+    """w (B, d) without what lies in the span of orthonormal vectors."""
+    if basis:
+        Q = torch.stack(basis, 1)
         for _ in range(2):
             w = w - (Q.mT @ (Q @ w.unsqueeze(-1))).squeeze(-1)
-        beta = w.norm(dim=1)
-        beta = torch.where(beta > tiny * scale, beta, 0)  # the space is exhausted: the rest of T is decoupled
-        betas.append(beta)
-        basis.append(torch.where(beta[:, None] > 0, w / torch.where(beta > 0, beta, 1)[:, None], 0))
-    diagonal = torch.stack(alphas, 1)
-    sane = torch.isfinite(diagonal).all(1)
-    off = torch.stack(betas, 1)[:, :-1]
-    live = torch.cat([size[:, None], off], 1) > 0  # the other rows are decoupled, and get no weight
-    diagonal = torch.where(live & sane[:, None], diagonal, 1)
-    T = torch.diag_embed(diagonal) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-    return T, sane
+    return w
+
+
+def _zeroed(length: Tensor, scale: Tensor) -> Tensor:
+    """Lengths (B,) of what was left of vectors that were `scale` long; 0 where that is but rounding."""
+    return torch.where(length <= _ROUNDING * torch.finfo(length.dtype).eps * scale, 0, length)  # and NaN stays
+
+
+def _unit(w: Tensor, length: Tensor) -> Tensor:
+    """w (B, d) over its length (B,); zero where that is."""
+    return torch.where(length[:, None] > 0, w / torch.where(length > 0, length, 1)[:, None], 0)
 
 
 @torch.no_grad()
@@ -202,8 +221,7 @@ def _condition(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor
 def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor, steps: int) -> Tensor:
     """A lower bound."""
     v = rademacher(like[:1], torch.Generator().manual_seed(0)) * hidden  # the same signs for every item
-    T, sane = _lanczos(Block(operator, hidden), v, steps)
-    values, vectors = torch.linalg.eigh(T.double())
-    least, largest = _extremes(values, vectors[:, 0].square())
+    values, weights, sane = _ritz(Block(operator, hidden), v, steps)
+    least, largest = _extremes(values, weights)
     least = least.clamp_min(torch.finfo(values.dtype).tiny)
-    return torch.where(sane, (largest / least).sqrt(), float("inf")).to(like.dtype)
+    return torch.where(sane, largest / least, float("inf")).to(like.dtype)
