@@ -377,7 +377,13 @@ def test_what_is_written_is_read_by_others_and_has_its_ending_from_the_start(tmp
         assert path.suffix == ".txt" and path.parent == tmp_path
         path.write_text("a")
 
-    assert atomic.write(tmp_path / "a.txt", write).stat().st_mode & 0o777 == 0o644
+    before = os.umask(0o022)
+    try:
+        assert atomic.write(tmp_path / "a.txt", write).stat().st_mode & 0o777 == 0o644
+        os.umask(0o077)
+        assert atomic.write(tmp_path / "b.txt", write).stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
 
 
 def test_a_name_is_no_pattern_for_what_a_killed_write_left(tmp_path):

@@ -26,6 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from viscos import runs
 from viscos.cli import main
 from viscos.commands import impute as imputing
+from viscos.commands import training
 from viscos.commands.assemble.choice import Asked, Choice
 from viscos.commands.assemble.saved import unfinished
 from viscos.commands.interrupt import held
@@ -251,6 +252,45 @@ def test_train_refuses(words, says, capsys):
     assert not Path("outputs").exists()
 
 
+@pytest.mark.parametrize("labelled", ["train", "test"])
+def test_labels_of_one_split(labelled):
+    """What is trained knows the classes of the training items, if they have any."""
+    rng = np.random.default_rng(0)
+    images = {f"x_{split}": rng.random((n, 8, 8), dtype=np.float32) for split, n in (("train", 20), ("test", 6))}
+    labels = {f"y_{labelled}": rng.integers(0, 3, len(images[f"x_{labelled}"]))}
+    np.savez("data.npz", **images, **labels)
+    folder = viscos("train", *DEBUG, "dataset=array", "dataset.path=data.npz")
+    assert load_trained(folder).state["classes"] == (3 if labelled == "train" else 0)
+    viscos("eval", f"checkpoint={folder}", "threads=1", "draws=2")
+
+
+def test_a_split_without_items_is_refused_before_training(capsys):
+    np.savez("data.npz", x_train=np.zeros((9, 8, 8), np.float32), x_test=np.zeros((0, 8, 8), np.float32))
+    assert "array has no test items" in refused(capsys, "train", *DEBUG, "dataset=array", "dataset.path=data.npz")
+
+
+def test_a_folder_in_which_a_process_works_is_refused(capsys):
+    def says(folder: str) -> str:
+        return f"another process is at work in {Path(folder).resolve()}; wait for it, or give another folder"
+
+    with runs.alone("run"):
+        assert says("run") in refused(capsys, "train", *DEBUG, "hydra.run.dir=run")
+    assert main(["train", *DEBUG, "hydra.run.dir=run", "threads=1"]) == 0
+    with runs.alone("run"):
+        assert says("run") in refused(capsys, "train", "resume=run", "max_steps=20")
+    with runs.alone("done"):
+        assert says("done") in refused(capsys, "impute", "checkpoint=run", "hydra.run.dir=done", *TINY)
+
+
+def test_a_training_is_saved_within_a_long_epoch(monkeypatch):
+    monkeypatch.setattr(training, "SAVED_EVERY", 0.0)
+    saved, usual = [], checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda path, state: saved.append(state) or usual(path, state))
+    assert main(["train", *DEBUG, "threads=1"]) == 0
+    steps = [state["trainer"]["step"] for state in saved]
+    assert set(range(1, max(steps) + 1)) <= set(steps)
+
+
 def test_a_metric_of_the_users_own_is_made_before_training(capsys, monkeypatch):
     """What its code raises must not be seen only when hours of training are over."""
     Path("own_metrics.py").write_text("def of_colours(test):\n    raise LookupError(f'no colours in {test.name}')\n")
@@ -364,6 +404,7 @@ def test_a_flow_without_inference_network(untaught, capsys):
     assert "has no inference network; take posterior=householder" in line
     line = refused(capsys, "impute", f"checkpoint={untaught}", "start=network", "missing=0.5")
     assert "has no inference network; take start=gaussian" in line
+    assert "checkpoint=null: must be" in refused(capsys, "eval", "checkpoint=null")
     line = refused(capsys, "eval", f"checkpoint={untaught}", "missing=0.5")
     assert "has no inference network; use `viscos impute`" in line
     folder = viscos("impute", f"checkpoint={untaught}", "missing=0.5", *TINY)

@@ -17,12 +17,13 @@ from viscos.core.solution import Solution, Status
 from viscos.data.images import Images
 from viscos.data.mask_files import mask_hash
 from viscos.evaluate import Protocol, evaluate, standard_metrics
-from viscos.flows import Affine, Flow
+from viscos.flows import Affine, Flow, continuous
 from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
 from viscos.metrics import Coverage, Errors
 from viscos.metrics.features import FeatureStatistics, Reference
+from viscos.metrics.likelihood import log_likelihood_record
 from viscos.metrics.ranks import Calibration
 from viscos.roots import anderson
 from viscos.train.classifier import LatentClassifier, make_classifier
@@ -367,14 +368,28 @@ def test_bits_per_dimension_of_a_gaussian():
     record, first = evaluate(model, grey, ALL, OBJECTIVE, protocol)
     assert first is None and "rmse" not in record
 
-    g, total = generator(protocol.seed, "dequantise"), 0.0
     law = torch.distributions.Normal(mean.double(), deviation.double())
-    for rows in torch.arange(N).split(protocol.batch_size):
-        k = (grey.values[rows] * (levels - 1)).round().double()
-        # The probability of a grey level is that of its cell, of size 1/levels.
-        each = law.log_prob((k + torch.rand(k.shape, generator=g)) / levels) - math.log(levels)
-        total += float(each.sum())
+    k = (grey.values * (levels - 1)).round().double()
+    # The probability of a grey level is that of its cell, of size 1/(levels − 1).
+    u = torch.rand(k.shape, generator=generator(protocol.seed, "dequantise")) - 0.5
+    total = float((law.log_prob((k + u) / (levels - 1)) - math.log(levels - 1)).sum())
     assert record["bits_per_dim"]["value"] == pytest.approx(-total / (N * 16 * math.log(2)), abs=1e-5)
+
+
+def test_densities_do_not_depend_on_the_size_of_batches():
+    """Of a flow whose log-determinant is estimated by probes: an item has its own."""
+    shape, sizes = (1, 9, 9), (1, 5, N)
+    flow = continuous(shape, width=4, steps=3)
+    with torch.no_grad():
+        for k, parameter in enumerate(flow.velocity.parameters()):
+            parameter.add_(0.1 * normal(*parameter.shape, seed=k).float())
+    images = Images("large", torch.sigmoid(normal(N, *shape)).float(), None, 0)
+    everything, protocols = images.known, [dataclasses.replace(PROTOCOL, batch_size=size) for size in sizes]
+    records = [evaluate(Model(flow, None, None), images, everything, OBJECTIVE, each)[0] for each in protocols]
+    bits = [record["bits_per_dim"]["value"] for record in records]
+    nats = [log_likelihood_record(flow, images, size)["value"] for size in sizes]
+    for first, *others in (bits, nats):
+        assert others == pytest.approx([first] * 2, rel=1e-5)
 
 
 def test_bits_per_dimension_in_closed_form():
@@ -384,18 +399,18 @@ def test_bits_per_dimension_in_closed_form():
     images = Images("grey", torch.full((n, *SHAPE), 1 / 3), None, 0)
     protocol = Protocol(levels=levels, batch_size=500)
     value = evaluate(model, images, torch.ones(n, *SHAPE, dtype=torch.bool), OBJECTIVE, protocol)[0]["bits_per_dim"]
-    squared = ((1.5 / levels - 0.5) ** 2 + 1 / (12 * levels**2)) / s**2
-    nats = 0.5 * squared + math.log(s) + 0.5 * math.log(2 * math.pi) + math.log(levels)
+    squared = ((1 / 3 - 0.5) ** 2 + 1 / (12 * (levels - 1) ** 2)) / s**2
+    nats = 0.5 * squared + math.log(s) + 0.5 * math.log(2 * math.pi) + math.log(levels - 1)
     assert value["value"] == pytest.approx(nats / math.log(2), abs=2e-3)
     assert f"{levels} levels" in value["how"]
 
 
 def test_bits_per_dimension_of_a_flat_density():
-    """Where the density is p everywhere, a pixel takes log2(levels) − log2(p) bits."""
+    """Where the density is p everywhere, a pixel takes log2(levels − 1) − log2(p) bits."""
     model = gaussian_model(torch.full(SHAPE, 0.5), torch.full(SHAPE, 1e3))
     record, _ = evaluate(model, TEST, ALL, OBJECTIVE, PROTOCOL)
     density = -math.log2(1e3 * math.sqrt(2 * math.pi))
-    assert record["bits_per_dim"]["value"] == pytest.approx(math.log2(256) - density, abs=1e-4)
+    assert record["bits_per_dim"]["value"] == pytest.approx(math.log2(255) - density, abs=1e-4)
 
 
 def test_accuracy_on_complete_data():

@@ -13,6 +13,7 @@ from PIL import Image
 from viscos.cli import main
 from viscos.commands.pictures import file_names
 from viscos.core.errors import InputError
+from viscos.data import mask_files
 from viscos.data.masks import FileMask
 from viscos.data.pictures import open_picture, read_picture
 from viscos.data.sources.files import read_items
@@ -208,6 +209,26 @@ def test_more_than_two_colours_are_refused_with_their_count_or_compared():
     with pytest.raises(InputError, match=r"holds 7 and 1 more such values"):
         np.save("m.npy", np.full((2, 1), 7))
         FileMask("m.npy")((2, 1), 1, 0, "test")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.array([0, 1, 0, 1], np.uint8), None),
+        (np.array([3, 255, 90, 200], np.uint8), None),
+        (np.array([0.1, 1.0, 0.3, 0.9]), None),
+        (np.array([3, 255, 90, 200]), r"holds 3, and mask\.threshold is for values from 0 to 1, or uint8"),
+        (np.array([0.1, -1.0, 0.3, 0.9]), r"holds -1\.0, and mask\.threshold"),
+    ],
+)
+def test_the_threshold_of_an_array(values, says):
+    """Bytes that are 0 and 1 are no grey levels, and numbers of another scale are refused."""
+    np.save("m.npy", values.reshape(2, 2))
+    if says is None:
+        assert mask_files.read_mask("m.npy", threshold=0.5).flatten().tolist() == [False, True, False, True]
+    else:
+        with pytest.raises(InputError, match=says):
+            mask_files.read_mask("m.npy", threshold=0.5)
 
 
 def test_masks_of_another_size_and_folders_of_masks():

@@ -121,7 +121,12 @@ def test_a_folder_of_pictures_is_its_names_and_contents():
     Path("pictures/a.png").rename("pictures/sub/a.png")
     moved = digest()["dataset.path"]
     Path("pictures/sub/a.png").write_bytes(b"23")
-    assert len({first, moved, digest()["dataset.path"]}) == 3 and len(first) == 16
+    last = digest()["dataset.path"]
+    assert len({first, moved, last}) == 3 and len(first) == 16
+    for name in (".DS_Store", "sub/.DS_Store", "__MACOSX/a.png", "Thumbs.db"):  # which no data set reads
+        Path("pictures", name).parent.mkdir(exist_ok=True)
+        Path("pictures", name).write_bytes(b"0")
+    assert digest()["dataset.path"] == last
     assert own_files.digests({"dataset": {"name": "mnist"}, "mask": None}) == {}
 
 

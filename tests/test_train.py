@@ -616,10 +616,10 @@ def test_dequantised_grey_levels():
     levels = 17
     values = torch.arange(levels).repeat(200) / (levels - 1)
     noisy = dequantise(values, levels, generator(0))
-    assert 0 <= float(noisy.min()) and float(noisy.max()) < 1
-    assert torch.equal((noisy * levels).floor(), (values * (levels - 1)).round())
-    spread = (noisy * levels).remainder(1)
-    assert abs(float(spread.mean()) - 0.5) < 0.02 and abs(float(spread.var()) - 1 / 12) < 0.01
+    assert torch.equal((noisy * (levels - 1)).round(), (values * (levels - 1)).round())
+    spread = (noisy - values) * (levels - 1)
+    assert -0.5 <= float(spread.min()) and float(spread.max()) <= 0.5
+    assert abs(float(spread.mean())) < 0.02 and abs(float(spread.var()) - 1 / 12) < 0.01
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2, "uniform"])

@@ -20,6 +20,7 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
+from viscos.commands.assemble import floor
 from viscos.commands.assemble.saved import moved, table_is_there
 from viscos.data.columns import Column, Scheme
 from viscos.data.items import held_out
@@ -27,6 +28,7 @@ from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
 from viscos.inference.conditional import Conditional
 from viscos.report.density import Plane, conditional_density
+from viscos.runs import checkpoint
 from viscos.runs.trained import load as load_trained
 
 SHORT = ("threads=1", "flow=iresnet", "flow.blocks=[1]", "flow.channels=8", "posterior.width=4", "log_every=5")
@@ -150,19 +152,18 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
     assert found["failed_cells_left_out"] == 0 and shares.shape == (3, 3), "an imputer's, of each column"
     assert (shares >= 0).all() and (0 < shares.sum(0)).all() and (shares.sum(0) < 1.0001).all()
     Path("mine.csv").write_text("fine,long,heavy\n-0.30,,2000\n")
-    shutil.copytree(table, "run")
-    record = figures(table)
+    Path("run").mkdir()
+    state = checkpoint.load(table / "checkpoint.pt")
+    assert state["floor"] == found
 
     def completed(**said):
-        Path("run/metrics.json").write_text(json.dumps(record | {"floor": found | said}))
+        """By a copy of the checkpoint alone."""
+        checkpoint.save("run/checkpoint.pt", state | {"floor": found | said})
         capsys.readouterr()
         run = ran("impute", "checkpoint=run", "input=mine.csv", "threads=1", "draws=4", "proposals=0", "solver=auto")
         return completions(run)["mean"][0, 0], completions(run)["draws"][:, 0, 0], capsys.readouterr().out
 
     assert "tables are completed by" not in completed(best="viscos")[2]
-    measured, record = record, record | {"steps": record["steps"] - 1}
-    assert "tables are completed by" not in completed(best="gaussian")[2], "the run has gone on since"
-    record = measured
     flow, draws, said = completed(best="gaussian", shares={"viscos": 1.0}, width=1.0)
     assert f"tables are completed by 1.00 viscos, RMSE {found['rmse_of_shares']:.4f}, unless imputer=viscos" in said
     gaussian, moved, said = completed(best="gaussian", shares={"gaussian": 1.0}, width=2.0)
@@ -192,6 +193,29 @@ def test_a_table_is_completed_by_what_did_best_on_hidden_cells_of_training(table
         path.write_text(text)
     assert "completed by 1.00 gaussian (without knn, whose table has changed or is gone), unless" in said
     assert mixed == pytest.approx(gaussian, abs=1e-3), "they are of other rows than the run's"
+
+
+def test_a_run_without_shares_in_its_checkpoint_has_those_of_its_record(table):
+    """Unless it has gone on since that was written."""
+    shutil.copytree(table, "run")
+    state = checkpoint.load("run/checkpoint.pt")
+    checkpoint.save("run/checkpoint.pt", {key: value for key, value in state.items() if key != "floor"})
+    record = figures(table)
+    assert floor.of_run(load_trained("run")) == record["floor"]
+    Path("run/metrics.json").write_text(json.dumps(record | {"steps": record["steps"] - 1}))
+    assert floor.of_run(load_trained("run")) is None
+
+
+def test_a_run_that_goes_on_with_other_labels_is_refused(table, capsys):
+    shutil.copytree(table, "run")
+    path = Path(load_trained(table).cfg["dataset"]["path"])
+    text = path.read_text()
+    path.write_text(text.replace("low", "swap").replace("high", "low").replace("swap", "high"))
+    try:
+        says = "the training data are others than the run began with"
+        assert says in refused(capsys, "train", "resume=run", "max_steps=14")
+    finally:
+        path.write_text(text)
 
 
 def test_holes_of_the_check_that_cannot_be_solved_for_end_no_run(table, monkeypatch):

@@ -190,8 +190,11 @@ RULES: dict[str, Rule] = {
     "imputer.sees_mask": flag,
 }
 
-RULES_OF: dict[str, dict[str, Rule]] = {"impute": {"batch_size": optional(integer(1)), "draws": optional(integer(1))}}
-"""Where a command takes more than others."""
+RULES_OF: dict[str, dict[str, Rule]] = {
+    "impute": {"batch_size": optional(integer(1)), "draws": optional(integer(1))},
+    "eval": {"checkpoint": text},
+}
+"""Where a command takes more than others, or less."""
 
 
 def validate(command: str, cfg: dict[str, Any]) -> None:

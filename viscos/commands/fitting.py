@@ -7,15 +7,12 @@ import time
 from viscos import runs
 from viscos.commands.assemble.fitting import Fitting
 from viscos.commands.assemble.measuring import Measured
-from viscos.commands.interrupt import held
+from viscos.commands.interrupt import SAVED_EVERY, held
 from viscos.core.progress import fitting_bar
 from viscos.evaluate import about
 from viscos.imputers import kinds_of
 from viscos.report.board import Log
 from viscos.runs import checkpoint
-
-SAVED_EVERY = 300.0
-"""Seconds between two checkpoints of an imputer that learns for long."""
 
 
 def learn(job: Fitting, log: Log) -> float:

@@ -50,8 +50,9 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
         runs.refuse_taken(run_dir, "impute")
     if (record := _finished(run_dir, resumed=bool(cfg["resume"]))) is not None:
         return record
-    _keep(run_dir, overwrite=cfg["overwrite"] or bool(cfg["resume"]))
-    launch(_run, cfg, Machine.of(cfg))
+    with runs.alone(run_dir):
+        _keep(run_dir, overwrite=cfg["overwrite"] or bool(cfg["resume"]))
+        launch(_run, cfg, Machine.of(cfg))
     return _record(run_dir)  # whose size is that of the table: too long for the pipe between two processes
 
 

@@ -17,6 +17,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+SAVED_EVERY = 300.0
+"""Seconds after which what is learnt is saved, where nothing else has saved it."""
 _USUAL = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (signal.SIG_DFL, _interrupt)}
 
 

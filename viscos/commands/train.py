@@ -31,7 +31,8 @@ def run(cfg: dict[str, Any]) -> dict[str, Any]:
     machine = Machine.of(cfg)
     if machine.devices > 1 and other_imputer(cfg):
         raise InputError(f"devices={machine.devices} share the batches of a flow; another imputer trains on one")
-    return launch(_run, cfg, machine)
+    with runs.alone(cfg["run_dir"]):
+        return launch(_run, cfg, machine)
 
 
 def _run(cfg: dict[str, Any], devices: Devices) -> dict[str, Any]:

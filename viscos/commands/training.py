@@ -12,7 +12,7 @@ from viscos import runs
 from viscos.commands.assemble import floor
 from viscos.commands.assemble.measuring import Measured
 from viscos.commands.assemble.training import Training
-from viscos.commands.interrupt import held
+from viscos.commands.interrupt import SAVED_EVERY, held
 from viscos.commands.report import save_density, save_samples
 from viscos.core.progress import Bar, bar, say
 from viscos.core.rng import generator
@@ -37,7 +37,7 @@ def learn(job: Training, log: Log) -> float:
     def save(result: Model) -> None:
         test = job.test
         known = (job.gaussian, means, job.scaling, job.begun.rows)
-        parts = model_state(result, job.settings, test.shape, test.classes, *known)
+        parts = model_state(result, job.settings, test.shape, job.classes, *known)
         progress = {"trainer": trainer.state(result), "seconds": time.monotonic() - began}
         checkpoint.save(job.run_dir / runs.CHECKPOINT, {**parts, "files": job.begun.files, **progress})
 
@@ -78,27 +78,42 @@ def measure(job: Training, log: Log) -> Measured:
             say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
     if (beside := _floor(job, model)) is not None:
         record[floor.NAME] = beside
+        _keep(job, {floor.NAME: beside})
         say(floor.line(beside))
     record["steps"] = trainer.step
     return found
+
+
+def _keep(job: Training, found: dict[str, Any]) -> None:
+    """Adds what was found at the end to the checkpoint, which completes by it wherever it is copied to."""
+    path = job.run_dir / runs.CHECKPOINT
+    checkpoint.save(path, checkpoint.load(path) | found)
 
 
 def _steps(job: Training, see: Callable[[Report, Model | None], None], save: Callable[[Model], None]) -> None:
     """Trains to the end; every process does, and so all end where one is interrupted or a flow is refused.
 
     `see` gets the report of each step, and the model after each `log_every`; `save` gets what the training has come to,
-    after an epoch and before it is interrupted.
+    after an epoch, where that takes long within it, and before it is interrupted.
     """
-    trainer = job.trainer
+    trainer, saved = job.trainer, time.monotonic()
+
+    def keep() -> None:
+        nonlocal saved
+        save(trainer.result())
+        saved = time.monotonic()
+
     with held() as interrupted:
 
         def after(report: Report) -> None:
             see(report, trainer.certified() if report.step % job.log_every == 0 else None)
-            if trainer.devices.anywhere(interrupted()):
-                save(trainer.result())
-                raise KeyboardInterrupt
+            ends, waits = interrupted(), time.monotonic() - saved > SAVED_EVERY
+            if trainer.devices.anywhere(ends or waits):
+                keep()
+                if trainer.devices.anywhere(ends):
+                    raise KeyboardInterrupt
 
-        trainer.run(after, lambda epoch: save(trainer.result()))
+        trainer.run(after, lambda epoch: keep())
 
 
 def _line(report: Report, scalars: dict[str, float], what: str = "") -> str:

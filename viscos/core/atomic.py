@@ -43,13 +43,20 @@ def write(path: str | Path, writer: Callable[[Path], Any]) -> Path:
             with contextlib.suppress(OSError):  # there are network disks without locks; there, nothing is cleared
                 fcntl.flock(handle, fcntl.LOCK_EX)  # held for as long as the process lives: see `_remove_stale`
             writer(temporary)
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, 0o666 & ~_umask())
             _sync(temporary)
             os.replace(temporary, path)
         finally:
             os.close(handle)
             temporary.unlink(missing_ok=True)
     return path
+
+
+def _umask() -> int:
+    """What the user keeps from others: a temporary file is its owner's alone, a written one is as any other."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_json(path: str | Path, record: Any) -> Path:

@@ -154,7 +154,7 @@ def _white(mask: Tensor, path: Path, threshold: float | None) -> Tensor:
     if mask.dtype == torch.bool:
         return mask
     if threshold is not None and not bool(mask.isnan().any()):
-        return mask / (255 if mask.dtype == torch.uint8 else 1) >= threshold
+        return _lightness(mask, path) >= threshold
     strange = mask[(mask != 0) & (mask != 1)]
     if strange.numel():
         more = f" and {strange.numel() - 1} more such values" if strange.numel() > 1 else ""
@@ -163,6 +163,17 @@ def _white(mask: Tensor, path: Path, threshold: float | None) -> Tensor:
             "from where on it is white: mask.threshold=0.5"
         )
     return mask != 0
+
+
+def _lightness(mask: Tensor, path: Path) -> Tensor:
+    """An array of other values than two, from 0 to 1: grey levels of bytes, unless all they hold is 0 and 1."""
+    light = mask / 255 if mask.dtype == torch.uint8 and bool((mask > 1).any()) else mask
+    outside = light[(light < 0) | (light > 1)]
+    if outside.numel():
+        raise InputError(
+            f"mask file {path} holds {outside[0].item()}, and mask.threshold is for values from 0 to 1, or uint8"
+        )
+    return light
 
 
 def _white_pixels(picture: Image.Image, path: Path, threshold: float | None) -> Tensor:

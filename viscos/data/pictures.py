@@ -18,8 +18,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 MODES = {1: "L", 3: "RGB"}
 """What PIL calls pictures of so many channels."""
-_NOT_OURS = "__MACOSX"
-"""A folder that an archive brings along from a Mac, with a shadow of every file."""
+_NOT_OURS = ("__MACOSX", "Thumbs.db", "desktop.ini")
+"""What systems leave in folders: one that an archive brings along from a Mac, and files of Windows."""
 _TRACE = 1e-6
 """Share of a pixel's area below which a hole in it is rounding."""
 
@@ -108,7 +108,7 @@ def pictures_under(folder: Path) -> list[Path]:
 
 def hidden(path: Path) -> bool:
     """Whether a path below a folder is none that a user has put there."""
-    return any(part.startswith(".") or part == _NOT_OURS for part in path.parts)
+    return any(part.startswith(".") or part in _NOT_OURS for part in path.parts)
 
 
 def _is_picture(file: Path) -> bool:

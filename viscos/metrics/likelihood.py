@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import incomplete
-from viscos.core.rng import generator, item_noise, usual_probes
+from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.data.items import Data
 from viscos.flows import Flow
 from viscos.inference import Objective, lower_bound
@@ -63,8 +63,12 @@ def log_likelihood_record(flow: Flow, test: Data, batch_size: int) -> dict[str, 
     if not len(whole):
         return None
     device = next(flow.parameters()).device
-    probes = usual_probes()
-    each = torch.cat([flow.log_prob(y.to(device), probes).double().cpu() for y in whole.split(batch_size)])
+    each = torch.cat(
+        [
+            flow.log_prob(whole[rows].to(device), _probes(rows)).double().cpu()
+            for rows in torch.arange(len(whole)).split(batch_size)
+        ]
+    )
     unit = f"nats an item, log p(y) for {test.units.values}"
     record: dict[str, Any] = {**_mean(each, "value"), "unit": unit, "items": len(each)}
     if test.units.scales:
@@ -78,17 +82,17 @@ def complete_data_record(
 ) -> dict[str, Any]:
     """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
     flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
-    total, g, probes = 0.0, generator(seed, "dequantise"), usual_probes()
     measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
+    total, cells = 0.0, dequantise(test.values[:measured], levels, generator(seed, "dequantise"))
 
     def bits(done: int) -> float:
-        return -total / (done * test.values.shape[1:].numel() * math.log(2)) + math.log2(levels)
+        return -total / (done * test.values.shape[1:].numel() * math.log(2)) + math.log2(levels - 1)
 
     for start in range(0, len(test), batch_size):
-        rows = slice(start, start + batch_size)
+        rows = torch.arange(start, min(start + batch_size, len(test)))
         if test.units.clamped and start < measured:
-            values = dequantise(test.values[rows], levels, g)[: measured - start].to(device)
-            total += float(flow.log_prob(values, probes).double().sum())
+            within = rows[rows < measured]
+            total += float(flow.log_prob(cells[within].to(device), _probes(within)).double().sum())
         if model.classifier is not None and test.labels is not None:
             accuracy.update(_scores(model, test.values[rows].to(device)), test.labels[rows])
         done = min(start + batch_size, len(test))
@@ -106,6 +110,11 @@ def complete_data_record(
         assert model.classifier is not None
         record["accuracy"] = accuracy.record() | {"classifier": f"trained along, on {model.classifier.sees}"}
     return record
+
+
+def _probes(rows: Tensor) -> ItemGenerators:
+    """Those of the items at `rows` (n,): an item's own, whatever its batch."""
+    return ItemGenerators(0, rows, 1, 0)
 
 
 def _scores(model: Model, clean: Tensor) -> Tensor:

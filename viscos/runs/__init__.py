@@ -8,6 +8,7 @@ from viscos.runs.folder import MACHINE as MACHINE
 from viscos.runs.folder import RECORD as RECORD
 from viscos.runs.folder import SHARDS as SHARDS
 from viscos.runs.folder import absolute as absolute
+from viscos.runs.folder import alone as alone
 from viscos.runs.folder import as_text as as_text
 from viscos.runs.folder import discard_if_empty as discard_if_empty
 from viscos.runs.folder import essence as essence

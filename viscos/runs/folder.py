@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,29 @@ def refuse_taken(run_dir: str | Path, command: str) -> None:
         return
     if strange := min((path.name for path in folder.iterdir() if path.name != ".hydra"), default=None):
         raise InputError(f"{run_dir} holds {strange}, which is of no run and might be written over; {advice}")
+
+
+@contextmanager
+def alone(run_dir: str | Path) -> Iterator[None]:
+    """Holds a run's folder, which is made if need be, for this process as long as it works there.
+
+    Raises `InputError` where another process does. There are disks that cannot tell.
+    """
+    folder = Path(run_dir)
+    with atomic.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is at work in {run_dir}; wait for it, or give another folder: hydra.run.dir=…"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _maker(folder: Path) -> str | None:

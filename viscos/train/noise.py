@@ -24,6 +24,10 @@ def deviation(noise: float | str) -> float:
 
 
 def dequantise(values: Tensor, levels: int, g: torch.Generator) -> Tensor:
-    """Grey levels k/(levels − 1) as (k + u)/levels with u uniform in [0, 1)."""
-    u = torch.rand(values.shape, generator=g).to(values.device)
-    return (values * (levels - 1) + u) / levels
+    """Grey levels v = k/(levels − 1), each spread over its cell: v + u/(levels − 1), u uniform in [−1/2, 1/2).
+
+    So a value is the middle of its cell: what is observed needs no change before a flow that was trained on cells, and
+    what the flow completes none after it.
+    """
+    u = torch.rand(values.shape, generator=g).to(values.device) - 0.5
+    return values + u / (levels - 1)

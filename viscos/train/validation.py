@@ -26,13 +26,14 @@ BOUND_ITEMS = 64
 def validation_order(items: int, share: float, seed: int) -> tuple[Tensor, int]:
     """The numbers of `items` training items, first those that are learnt from, and how many these are.
 
-    A `share` of 0 leaves them as they are; any other holds back one item at least, and leaves one to learn from.
+    Those held back are in no order: the first of them, of which some is measured, are like the rest. A `share` of 0
+    leaves them as they are; any other holds back one item at least, and leaves one to learn from.
     """
     held = min(max(1, round(share * items)), items - 1) if share > 0 else 0
     if not held:
         return torch.arange(items), items
     order = torch.randperm(items, generator=generator(seed, "validation"))
-    return torch.cat([order[held:].sort().values, order[:held].sort().values]), items - held
+    return torch.cat([order[held:].sort().values, order[:held]]), items - held
 
 
 @dataclass

@@ -38,7 +38,7 @@ class Fitting(Job):
 
     def state(self, finished: bool, seconds: float) -> dict[str, Any]:
         """What a checkpoint holds."""
-        about = (self.settings, self.test.shape, self.test.classes, self.scaling, self.begun.rows)
+        about = (self.settings, self.test.shape, self.classes, self.scaling, self.begun.rows)
         state = imputer_state(self.imputer, *about)
         return state | {"files": self.begun.files, "finished": finished, "seconds": seconds}
 
@@ -71,7 +71,9 @@ def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:
     known = FromTraining(None, lambda: None, lambda: data, lambda: complete_gaussian(dataset, items, scaling, floor))
     parts = Parts(known, None, measuring.objective.solver, 0.0, cfg["seed"], devices.device)
     settings, idle = {**cfg, "resume": None}, said(given, of_fitting())
-    return Fitting(settings, splits.begun, test, scaling, measuring, idle, imputer, finished, data, parts)
+    return Fitting(
+        settings, splits.begun, test, train.classes, scaling, measuring, idle, imputer, finished, data, parts
+    )
 
 
 def _learner(spec: dict[str, Any], devices: Devices) -> Imputer:

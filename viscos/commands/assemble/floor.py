@@ -15,6 +15,7 @@ from viscos.commands.assemble.imputers import Parts, described_by
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.imputers.stacked import DRAWS, LEAST, HeldOut, StackedImputer, cells_of
+from viscos.runs.trained import Saved
 
 FLOW, MEAN, NEIGHBOURS = "viscos", "mean", "knn"
 STACKED = (FLOW, "gaussian", NEIGHBOURS)
@@ -22,7 +23,7 @@ STACKED = (FLOW, "gaussian", NEIGHBOURS)
 ROWS = 200
 """Rows that are completed, the first with such cells."""
 NAME = "floor"
-"""Of the entry in the record of a run."""
+"""Of the entry in the record of a run, and in its checkpoint."""
 _READ = {"best", "rmse", "cells", "shares", "rmse_of_shares", "width"}
 
 
@@ -72,9 +73,11 @@ def line(floor: dict[str, Any]) -> str:
     return f"{said}; tables are completed by {mix}{whose}{error}{gone}, unless imputer=viscos is said"
 
 
-def of_run(record: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What was measured by the record of a training, if it was."""
-    found: dict[str, Any] | None = (record or {}).get(NAME)
+def of_run(trained: Saved) -> dict[str, Any] | None:
+    """What was measured at the end of a training, if it was: by its checkpoint, which may have been copied alone, or by
+    the record of a run that was trained before checkpoints held it.
+    """
+    found: dict[str, Any] | None = trained.state.get(NAME) or (trained.record or {}).get(NAME)
     return found if isinstance(found, dict) and _READ <= found.keys() else None
 
 

@@ -212,7 +212,7 @@ def _floor(cfg: dict[str, Any], trained: Saved, items: Items) -> dict[str, Any] 
     left_open = cfg.get("imputer") is None and cfg.get("flow") is None and cfg["refine"] is None
     if items.rows is None or not left_open or asked.fit or not asked.open or not isinstance(trained, Trained):
         return None
-    found = floor.of_run(trained.record)
+    found = floor.of_run(trained)
     if found is None or found["best"] == floor.FLOW:
         return None
     there = not floor.has_neighbours(found) or table_is_there(trained)

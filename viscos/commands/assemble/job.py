@@ -24,6 +24,8 @@ class Job(ABC):
     begun: Begun
     test: Data
     """As the model takes them."""
+    classes: int
+    """Number of classes of the training items; 0 without labels."""
     scaling: Scaling | None
     measuring: Measuring
     idle: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from viscos.train.devices import Devices
 
 MASKS = "masks_{split}.npz"
 """File of a split's masks in a run folder."""
+LABELS = "labels"
+"""Where the digest of the training labels stands beside those of files."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Begun:
     rows: Tensor | None
     """Fingerprints of the training rows of a table (N,)."""
     files: dict[str, str | None]
-    """The digest of the file or folder of the data, if it is the user's own."""
+    """The digest of the file or folder of the data, if it is the user's own, and that of the labels."""
     spent: float
     """Seconds that the run has taken before this process."""
 
@@ -69,7 +72,7 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.saved, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     train, test = _as_begun(state, train), _as_begun(state, test)
-    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]})
+    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]}) | {LABELS: _digest_of(train.labels)}
     refuse_other_data(state, rows, files)
     made = _masks(masks, run_dir, train, test, resumed=state is not None)
     spent = 0.0 if state is None else float(state["seconds"])
@@ -79,6 +82,9 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
 def _loaded(cfg: dict[str, Any], dataset: Dataset, devices: Devices) -> tuple[Data, Data]:
     with devices.rank_zero_first():  # it may have to download them
         train, test = dataset.load("train", cfg["train_items"]), dataset.load("test", cfg["test_items"])
+    for split, data in zip(SPLITS, (train, test), strict=True):
+        if not len(data):
+            raise InputError(f"{dataset.name} has no {split} items; give one at least")
     if train.shape != test.shape:
         raise InputError(f"training images are {train.shape} (channels, height, width) and test images {test.shape}")
     if not train.units.clamped and dataset.noise == "uniform":
@@ -107,15 +113,19 @@ def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: boo
     return made
 
 
+def _digest_of(labels: Tensor | None) -> str | None:
+    return None if labels is None else hashlib.sha256(labels.numpy().tobytes()).hexdigest()[:16]
+
+
 def refuse_other_data(state: dict[str, Any] | None, rows: Tensor | None, files: dict[str, str | None]) -> None:
-    """Raises `InputError` if the rows of a table, or else what is in the file or folder of the data, are not what they
-    were when the run of a checkpoint's state began.
+    """Raises `InputError` if the rows of a table, or else what is in the file or folder of the data, or the labels, are
+    not what they were when the run of a checkpoint's state began.
     """
     if state is None:
         return
-    begun = state["rows"]
-    same = torch.equal(begun.cpu(), rows) if begun is not None and rows is not None else state["files"] == files
-    if not same:
+    begun, known = state["rows"], {LABELS: files.get(LABELS), **state["files"]}  # an older run did not know its labels
+    same = torch.equal(begun.cpu(), rows) if begun is not None and rows is not None else known == files
+    if not same or known[LABELS] != files.get(LABELS):
         raise InputError(
             "the training data are others than the run began with, so it cannot go on; dataset.path=… says where those "
             "are now"

@@ -99,7 +99,8 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
     measuring.check(flow, test)
     table = train if splits.begun.rows is not None else None
     idle = said(given, of_training(cfg, trainer, hides))
-    return Training({**cfg, "resume": None}, splits.begun, test, scaling, measuring, idle, trainer, gaussian, table)
+    about = ({**cfg, "resume": None}, splits.begun, test, train.classes, scaling, measuring, idle)
+    return Training(*about, trainer, gaussian, table)
 
 
 def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None) -> Gaussian:
