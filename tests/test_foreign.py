@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -751,3 +752,60 @@ def test_a_flow_that_is_wrapped_stays_as_it_was():
     flow = Flow([Affine((3,))])
     assert viscos.flows.wrap(flow, (3,)).shape == (3,) and flow.shape is None
     assert viscos.flows.wrap(flow).layers is flow.layers
+
+
+class Turned(nn.Module):
+    """x = W y, by a matrix that is learnt."""
+
+    def __init__(self):
+        super().__init__()
+        self.W = nn.Parameter(torch.eye(3) + 0.1 * torch.randn(3, 3, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, y):
+        return y @ self.W.T, torch.linalg.slogdet(self.W)[1].expand(len(y))
+
+
+ROWS, SEEN = torch.arange(12.0).view(4, 3).sin(), torch.tensor([True, False, True])
+
+
+def test_a_model_in_use_elsewhere_is_not_written_to():
+    """A graph that holds its parameters goes on, and nobody's random numbers are drawn twice."""
+    model, y = Turned(), ROWS.clone()
+    loss, state = (model(y)[0] ** 2).sum(), torch.get_rng_state()
+    version = model.W._version
+    viscos.condition(model, y, SEEN)
+    assert model.W._version == version and torch.equal(torch.get_rng_state(), state)
+    loss.backward()
+
+
+def test_a_model_conditioned_by_several_threads():
+    model, errors = Turned(), []
+
+    def work():
+        try:
+            viscos.condition(model, ROWS, SEEN).fit(steps=5)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not errors
+
+
+def test_autocast_of_the_caller_does_not_matter():
+    plain = viscos.condition(Turned(), ROWS, SEEN)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        posterior = viscos.condition(Turned(), ROWS, SEEN)
+        draws = posterior.sample(3)
+        assert torch.equal(draws, plain.sample(3)) and torch.equal(posterior.bound(), plain.bound())
+        assert torch.equal(posterior.log_prob(draws), plain.log_prob(draws))
+        assert torch.equal(posterior.diagnose().bound, plain.diagnose().bound)
+        assert torch.equal(posterior.refine(n=2).draws, plain.refine(n=2).draws)
+        assert torch.equal(posterior.fit(steps=3).mean(), plain.fit(steps=3).mean())
+
+
+def test_an_item_of_one_axis_may_be_a_number():
+    assert wrap(Turned(), 3).shape == (3,)

@@ -240,3 +240,10 @@ def test_a_gaussian_keeps_what_it_was_given():
     mean += 5
     covariance *= 2
     assert made.mean.tolist() == [0, 0] and made.covariance.tolist() == [[1, 0], [0, 1]]
+
+
+def test_three_items_of_three_channels_and_one_mask():
+    y = random(3, 3, 2, 2)
+    mask = torch.ones(3, 2, 2, dtype=torch.bool)
+    one, each = (Gaussian.from_incomplete(y, observed) for observed in (mask, mask.expand(3, 3, 2, 2)))
+    assert torch.equal(one.covariance, each.covariance)

@@ -819,3 +819,15 @@ def test_a_delimiter_at_the_end_of_each_line_makes_no_column():
     assert load("table", "train", path="t.csv").columns == ("a", "b")
     with pytest.raises(InputError, match="lacks the column 'c'; the flow was trained on a, c, and the file has a, b"):
         read_rows("t.csv", Scheme((Column("a"), Column("c"))))
+
+
+def test_words_for_a_missing_value_among_categories_are_said():
+    """ "None" of a kind of masonry is a category to whoever wrote it."""
+    kinds = enumerate(["None", "Brick", "Stone"] * 4)
+    rows = ["kind,other,size", *(f"{kind},{'NA' if k == 2 else 'a'},{k}" for k, kind in kinds)]
+    Path("t.csv").write_text("\n".join(rows) + "\n")
+    notes = load("table", "train", path="t.csv", categories=["kind"]).notes
+    line = "'None' means a missing value in 4 cells of column 'kind'; if it is a category there, write another word"
+    assert line in notes and not any("'size'" in note for note in notes)
+    Path("t.csv").write_text("a,b\n1,NA\nnull,2\n3,4\n")
+    assert not any("means a missing value" in note for note in load("table", "train", path="t.csv").notes)

@@ -17,6 +17,7 @@ from viscos.data import mask_files
 from viscos.data.masks import FileMask
 from viscos.data.pictures import open_picture, read_picture
 from viscos.data.sources.files import read_items
+from viscos.data.sources.registry import load
 from viscos.data.windows import Window, covering
 from viscos.inference.diagnosis import WORDS
 from viscos.report.overview import labelled
@@ -58,6 +59,9 @@ def cut(colours, found):
         ((20, 24, 3, 6), "crop", [(3, 0, 40, 40)]),  # as near to the middle as may be
         ((20, 24, 75, 80), "crop", [(40, 0, 40, 40)]),
         ((0, 4, 2, 60), "crop", [(0, 0, 40, 40), (40, 0, 40, 40)]),  # one is not enough
+        ((20, 24, 30, 42), "near", [(24, 10, 24, 24)]),  # twice its length, about it
+        ((20, 22, 30, 32), "near", [(27, 17, 8, 8)]),  # not smaller than the model
+        ((2, 26, 40, 60), "near", [(30, 0, 40, 40)]),  # nor larger than the picture
         ((20, 24, 30, 34), "tiles", [(28, 18, 8, 8)]),  # the hole in its middle
         ((0, 2, 0, 2), "tiles", [(0, 0, 8, 8)]),  # at the edge, inside of the picture
         ((10, 20, 30, 34), "tiles", [(28, 7, 8, 8), (28, 15, 8, 8)]),
@@ -68,7 +72,7 @@ def test_windows_cover_the_hole(where, how, windows):
     assert [(w.left, w.top, w.width, w.height) for w in covering(found, (8, 8), how)] == windows
 
 
-@pytest.mark.parametrize("how", ["crop", "tiles"])
+@pytest.mark.parametrize("how", ["crop", "near", "tiles"])
 def test_every_pixel_of_any_hole_is_in_a_window_inside_of_the_picture(how):
     g = torch.Generator().manual_seed(0)
     for _ in range(50):
@@ -455,7 +459,7 @@ def test_masks_that_are_drawn_are_of_what_the_model_sees(trained):
         ),
         (["input=cut.png", "mask=half"], "cut.png cannot be read as a picture"),
         (["input=none", "mask=half"], "the folder 'none' has no pictures"),
-        (["input=a.png", "mask=half", "window=middle"], "window=middle: must be one of crop, tiles"),
+        (["input=a.png", "mask=half", "window=middle"], "window=middle: must be one of crop, near, tiles"),
     ],
 )
 def test_refusals_are_one_line(trained, words, says, capsys):
@@ -467,3 +471,26 @@ def test_refusals_are_one_line(trained, words, says, capsys):
     assert main(["impute", f"checkpoint={trained}", *words, *QUICK]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and not Path("outputs").exists()
+
+
+def test_pictures_that_are_not_read_are_counted():
+    Path("mixed/sub").mkdir(parents=True)
+    for name in ("a.png", "b.jfif", "sub/c.png"):
+        Image.fromarray(pixels(4, 4)).save(Path("mixed", name), format="PNG" if name.endswith("png") else "JPEG")
+    for name in ("IMG_1.HEIC", "sub/d.avif", "e.heic", "notes.txt", ".hidden.heic"):
+        Path("mixed", name).write_bytes(b"0")
+    line = "left out: 3 pictures of formats that are not read (.avif, .heic); save them as PNG"
+    assert read_items("mixed", (3, 4, 4)).notes == (line,) and len(read_items("mixed", (3, 4, 4)).pictures) == 3
+    assert read_items("mixed/*.*", (3, 4, 4)).notes == (line.replace("3", "2").replace(".avif, ", ""),)
+    assert line in load("folder", "train", path="mixed", size=4).notes
+
+
+def test_transparency_stays_where_a_picture_is_shown_with_its_hole():
+    """Else its known pixels look changed beside those of its completions."""
+    rgba = np.full((6, 8, 4), 255, np.uint8)
+    rgba[:, :4, 1:3], rgba[:, :4, 3] = 0, 128
+    rgba[2:4, 5:7, 3] = 0
+    Image.fromarray(rgba).save("a.png")
+    canvas = Canvas(open_picture(Path("a.png")), torch.from_numpy(rgba[..., 3] == 0), [Window(0, 0, 8, 6)], None, 3)
+    shown = np.array(canvas.holed((9, 8, 7)))
+    assert (shown[0, 0] == (255, 0, 0, 128)).all() and (shown[2, 5] == (9, 8, 7, 255)).all()

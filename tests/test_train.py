@@ -450,6 +450,9 @@ def test_a_gradient_that_is_not_finite_is_skipped():
     (report,) = run(trainer, 1)
     assert report.loss["skipped"] == 1
     assert differing(before, state(trainer)) == []
+    again = fresh(values, observed, objective=Broken(anderson(), CLADE()), plan=Plan(40, 8, 1e-2))
+    with pytest.raises(InputError, match=r"diverged: no gradient was finite in the last 20 steps .*learning_rate$"):
+        run(again)
 
 
 # ------------------------------------------------------------------------------------------------------------- schedule

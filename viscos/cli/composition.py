@@ -194,6 +194,14 @@ def _composing_once(arguments: list[str]) -> Iterator[None]:
             setattr(owner, name, method)
 
 
+def _of_ones_own(part: str, path: str) -> str:
+    """How a file or folder of the user's own is named, where that stands in the place of a choice."""
+    place = Path(path)
+    of_arrays = "array" if place.suffix in (".npy", ".npz") else "table"
+    kind = {"dataset": "folder" if place.is_dir() else of_arrays, "mask": "file"}.get(part)
+    return f"; a path of your own: {part}={kind} {part}.path={path}" if kind and place.exists() else ""
+
+
 def explained(command: str, error: Exception) -> str:
     """What Hydra says in several lines when it cannot compose the settings, in one that names the remedy.
 
@@ -204,8 +212,8 @@ def explained(command: str, error: Exception) -> str:
     text = str(error)
     options = getattr(error, "options", None)
     if options:
-        part, _, choice = str(getattr(error, "missing_cfg_file", "")).rpartition("/")
-        return f"{part}={choice}: there is no such choice; choose from {', '.join(options)}"
+        part, _, choice = str(getattr(error, "missing_cfg_file", "")).partition("/")
+        return f"{part}={choice}: there is no such choice; choose from {', '.join(options)}{_of_ones_own(part, choice)}"
     if found := re.match(r"Could not (?:override|delete from config\.) '([^']+)'", text):
         return _unknown(command, found[1])
     if found := re.match(r"Ambiguous value for argument '(.+)'", text):

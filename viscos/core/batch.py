@@ -55,30 +55,49 @@ class Incomplete:
         return Incomplete(self.values.to(device), self.observed.to(device), self.index.to(device), label)
 
 
+def mask_of(observed: Tensor, shape: torch.Size) -> Tensor:
+    """A mask of items of a `shape` (B, …), as a new tensor of it.
+
+    It has that shape, or that of one item; of images (B, C, H, W) it may be (H, W) too, and an axis of items or of
+    channels may be 1. Raises `InputError` for another shape, and for (B, H, W) where that is (C, H, W) as well.
+    """
+    image, own = len(shape) == 4, tuple(observed.shape)
+    if image and own == tuple(shape[1:]) and shape[0] == shape[1] > 1:
+        raise InputError(
+            f"observed has shape {own}, which may be a mask of each of {shape[0]} items, or of each of their channels; "
+            "say which: mask[:, None] for items, mask[None] for channels"
+        )
+    alike = len(own) == len(shape) and all(n in (1, m) for n, m in zip(own[: 1 + image], shape, strict=False))
+    rest = own[1 + image :] == tuple(shape[1 + image :])
+    if not (alike and rest) and own not in (shape[1:], shape[2:] if image else None):
+        more = ", or (B, 1, H, W) for all channels" if image else ""
+        raise InputError(
+            f"observed has shape {own}, values have {tuple(shape)}; give one mask for each item{more}, or one mask of "
+            "the shape of an item"
+        )
+    return observed.expand(shape).clone()  # a caller may change its own afterwards
+
+
 def incomplete(
     values: Tensor, observed: Tensor, index: Tensor | None = None, label: Tensor | None = None
 ) -> Incomplete:
     """Checks a batch and hides what is not observed.
 
-    `values` (B, …) floating point; `observed` bool, of the same shape or of the shape of one item.
-    Raises `InputError` if the shapes or dtypes do not fit, or if an observed value is not finite.
+    `values` (B, …) floating point; `observed` bool, of a shape that `mask_of` takes. Raises `InputError` if the shapes
+    or dtypes do not fit, or if an observed value is not finite.
     """
     if not values.is_floating_point():
         raise InputError(f"values must be floating point, got {values.dtype}; convert with .float()")
     if observed.dtype != torch.bool:
         raise InputError(
-            f"observed must be bool (true where a value is known), got {observed.dtype}; convert with .bool()"
+            f"observed must be bool (true where a value is known), got {observed.dtype}; convert with .bool(), or an "
+            "array with .astype(bool)"
         )
     if values.dim() < 2:
         raise InputError(
             f"values need a leading batch axis, got shape {tuple(values.shape)}; use values[None] for one item"
         )
-    if observed.shape not in (values.shape, values.shape[1:], values.shape[2:]):
-        raise InputError(
-            f"observed has shape {tuple(observed.shape)}, values have {tuple(values.shape)}; "
-            "give one mask for each item, or one mask of the shape of an item"
-        )
-    observed = observed.to(values.device).expand(values.shape).clone()  # a caller may change its own afterwards
+    observed = mask_of(observed.to(values.device), values.shape)
     bad = ~torch.isfinite(values) & observed
     if bad.any():
         item = int(bad.flatten(1).any(1).nonzero()[0])

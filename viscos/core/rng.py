@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -20,6 +21,20 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
 def usual_probes() -> torch.Generator:
     """A generator that gives the same probes at every call."""
     return torch.Generator().manual_seed(0)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Puts torch's own generators back where they were, if anything has drawn from them: other threads may, too."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
+    before, of_devices = torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
+    try:
+        yield
+    finally:
+        if not torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(before)
+        for k, state in zip(devices, of_devices, strict=True):
+            torch.cuda.set_rng_state(state, k)
 
 
 class ItemGenerators:

@@ -111,7 +111,10 @@ def _read(path: Path) -> Tensor | Image.Image:
     readers: dict[str, Callable[[Path], Tensor | Image.Image]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
     readers |= dict.fromkeys(PICTURES, lambda path: open_picture(path).image)
     if path.is_dir():
-        raise InputError(f"{path} is a folder; masks of a folder are for pictures of a user's own, a mask for each")
+        raise InputError(
+            f"{path} is a folder; a mask for each picture is for `viscos impute`: in training, make hidden pixels "
+            "transparent"
+        )
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"mask file {path} has the ending {path.suffix!r}; give {', '.join(ENDINGS)}")
     if not path.is_file():

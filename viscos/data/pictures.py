@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.windows import Window
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+PICTURES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 """Suffixes of the files that count as pictures."""
+_OTHERS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".svg", ".psd")
 
 MODES = {1: "L", 3: "RGB"}
 """What PIL calls pictures of so many channels."""
@@ -102,8 +105,22 @@ def read_picture(path: Path, channels: int, size: int | None = None) -> Tensor:
 
 
 def pictures_under(folder: Path) -> list[Path]:
-    """Every picture in a folder and its sub-folders, by path; names that begin with a dot and `__MACOSX` not."""
-    return sorted(file for file in folder.rglob("*") if _is_picture(file) and not hidden(file.relative_to(folder)))
+    """Every picture in a folder and its sub-folders, by path."""
+    return sorted(file for file in files_under(folder) if _is_picture(file))
+
+
+def files_under(folder: Path) -> Iterator[Path]:
+    """What is in a folder and its sub-folders, without what is `hidden`."""
+    return (file for file in folder.rglob("*") if not hidden(file.relative_to(folder)))
+
+
+def unread(files: Iterable[Path]) -> tuple[str, ...]:
+    """A line on pictures among files that are of no format that is read, if there are any."""
+    kinds = Counter(file.suffix.lower() for file in files if file.suffix.lower() in _OTHERS and file.is_file())
+    if not kinds:
+        return ()
+    many, which = kinds.total(), ", ".join(sorted(kinds))
+    return (f"left out: {many} picture{'s' * (many > 1)} of formats that are not read ({which}); save them as PNG",)
 
 
 def hidden(path: Path) -> bool:

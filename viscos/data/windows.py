@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-WINDOWS = ("crop", "tiles")
-"""How a picture of another size than the model's is seen: in its largest window, resized, or at its own resolution."""
+WINDOWS = ("crop", "near", "tiles")
+"""How a picture of another size than the model's is seen: in its largest window, resized; in one about its hole,
+resized; or at its own resolution."""
+_ABOUT = 2
+"""How many times as long as the hole a window about it is."""
 Size = tuple[int, int]
 
 
@@ -65,16 +68,21 @@ def covering(hole: Tensor, model: Size, how: str) -> list[Window]:
     """Windows that cover the hole (H, W), bool, of a picture; those with no part of the hole in them are left out.
 
     `crop`: the largest that have the proportions of `model`, one where it is enough and as near to the middle as it
-    may be. `tiles`: windows of the size of `model`, side by side, the hole in their middle. Where the picture is too
-    small for so many, neighbours overlap.
+    may be. `near`: one with the hole in its middle, twice as long and not smaller than `model`, or the largest where
+    the picture has no room for that. `tiles`: windows of the size of `model`, side by side, the hole in their middle.
+    Where the picture is too small for so many, neighbours overlap.
     """
     picture: Size = (hole.shape[0], hole.shape[1])
-    size = largest(picture, model) if how == "crop" else model
     spans = [hole.any(1 - axis).nonzero().flatten() for axis in (0, 1)]
     if not len(spans[0]):
         return []
+    size = model if how == "tiles" else largest(picture, model)
+    if how == "near":
+        rows, columns = (int(span[-1] - span[0]) + 1 for span in spans)
+        scale = max(1.0, _ABOUT * rows / model[0], _ABOUT * columns / model[1])
+        size = min(size[0], round(model[0] * scale)), min(size[1], round(model[1] * scale))
     tops, lefts = (
-        _places(int(span[0]), int(span[-1]) + 1, length, side, centred=how == "tiles")
+        _places(int(span[0]), int(span[-1]) + 1, length, side, centred=how != "crop")
         for span, length, side in zip(spans, picture, size, strict=True)
     )
     windows = [Window(left, top, size[1], size[0]) for top in tops for left in lefts]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
+from viscos.core.precision import full_precision
 from viscos.core.rng import ItemGenerators, item_noise
 from viscos.flows.flow import Flow
 from viscos.inference.draws import repeat, repeated
@@ -38,6 +39,7 @@ class Approximation:
         like = self.batch.values
         return item_noise(self.seed, self.batch.index, draws, like.shape[1:], like, first, purpose)
 
+    @full_precision()
     @torch.inference_mode(False)
     def completed(self, draws: int, purpose: str, first: int = 0, *, antithetic: bool = False) -> Completions:
         """Draws of each item, see `viscos.inference.impute`."""
@@ -54,6 +56,7 @@ class Approximation:
             noise=self.noise,
         )
 
+    @full_precision()
     @torch.inference_mode(False)
     @torch.no_grad()
     def log_weight(self, draws: int, purpose: str, exact_below: int | None = None) -> Tensor:
@@ -65,6 +68,7 @@ class Approximation:
         probes = ItemGenerators(self.seed, self.batch.index, draws, _PROBES[purpose])
         return self.objective.log_weight(self.flow, self.batch, q, noise, probes, exact_below)
 
+    @full_precision()
     @torch.inference_mode(False)
     @torch.no_grad()
     def log_density(self, y: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
 from viscos.core.counts import count
 from viscos.core.errors import InputError
+from viscos.core.precision import full_precision
 from viscos.flows.flow import Flow
 from viscos.flows.foreign.wrap import wrap
 from viscos.inference import Objective
@@ -24,6 +25,7 @@ from viscos.roots import RootFinder
 _UNSETTLED = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
 
 
+@full_precision()
 @torch.inference_mode(False)
 def condition(
     flow: Flow | Any,
@@ -42,7 +44,8 @@ def condition(
 ) -> Conditional:
     """The flow's conditional distribution given a partial observation.
 
-    `flow` is a flow of viscos, or a model of another library, which is wrapped (`viscos.flows.wrap`).
+    `flow` is a flow of viscos, or a model of another library, which is wrapped (`viscos.flows.wrap`), and stays in
+    evaluation mode.
     `y` (B, …) has NaN where hidden, or anything, where `observed` is given: bool, (B, …) or of the shape of one item.
     A tensor has the dtype of the flow, and gives tensors. Anything else, such as a numpy array, is taken in the dtype
     of the flow and gives arrays of its own dtype; observed entries come back bit for bit.

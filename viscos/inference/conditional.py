@@ -15,6 +15,7 @@ from torch import Tensor
 from viscos.core.batch import Incomplete
 from viscos.core.counts import count
 from viscos.core.errors import InputError
+from viscos.core.precision import full_precision
 from viscos.flows.flow import Flow
 from viscos.inference.approximation import Approximation
 from viscos.inference.diagnosis import DOUBTFUL, Diagnosis
@@ -119,6 +120,7 @@ class Conditional(Approximation):
             warnings.warn("; and ".join(lines), stacklevel=2)
         return self
 
+    @full_precision()
     @torch.inference_mode(False)
     @torch.no_grad()
     def _of_each_item(self, network: InferenceNetwork) -> PerItem:
@@ -126,6 +128,7 @@ class Conditional(Approximation):
         each.begin(network(self.batch, self.flow))
         return each
 
+    @full_precision()
     @torch.inference_mode(False)
     def condition_number(self) -> Tensor:
         """About the condition number of the block G^HH of each item (B,), at the guess or the datum of the latent zero.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from viscos.core.counts import percent
 from viscos.core.errors import InputError
+from viscos.core.precision import full_precision
 from viscos.core.progress import bar
 from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
@@ -40,7 +41,7 @@ class Fitting:
 
     def fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
         """`steps` of Adam; returns what should not be overlooked, a line each. The flow's parameters stay fixed."""
-        with fixed(list(self.q.flow.parameters())), torch.inference_mode(False), torch.enable_grad():
+        with fixed(list(self.q.flow.parameters())), torch.inference_mode(False), torch.enable_grad(), full_precision():
             return self._fit(steps, learning_rate, samples, decay, progress)
 
     def _fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from viscos.core.precision import full_precision
 from viscos.core.rng import Generators, ItemGenerators, generator
 from viscos.core.solution import Solution
 from viscos.inference.approximation import Approximation
@@ -57,6 +58,7 @@ class Proposals:
         )
 
 
+@full_precision()
 @torch.inference_mode(False)
 @torch.no_grad()
 def propose(approximation: Approximation, draws: int) -> Proposals:

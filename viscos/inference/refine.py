@@ -28,6 +28,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.precision import full_precision
 from viscos.core.rng import item_uniform
 from viscos.core.solution import Status, per_item
 from viscos.flows.flow import Flow
@@ -107,6 +108,7 @@ def chained(log_weight: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(states), steps / (len(w) - 1 - begin).clamp_min(1)
 
 
+@full_precision()
 @torch.no_grad()
 def refined(approximation: Approximation, proposals: Proposals, method: str, draws: int) -> Refined:
     """`draws` draws of the exact conditional by `method`: `sir`, or `imh`, whose chain is looked at at equal distances.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from viscos.core.batch import mask_of
 from viscos.core.errors import InputError
 
 Values = Any
@@ -86,9 +87,13 @@ def taken(
     values = _standardised(given, center, scale)
     if like is not None and (array or scaling is not None):
         values, mask = values.to(like), mask.to(like.device)
-    if mask.dtype != torch.bool or mask.shape not in (given.shape, given.shape[1:], given.shape[2:]):
-        return values, Terms(given, mask, array)  # which is refused as any observation is, by `incomplete`
-    whole = mask.expand(given.shape).clone()
+    refused = values, Terms(given, mask, array)  # as any observation is, by `incomplete`
+    if mask.dtype != torch.bool or given.dim() < 2:
+        return refused
+    try:
+        whole = mask_of(mask, given.shape)
+    except InputError:
+        return refused
     if isinstance(y, np.ma.MaskedArray):  # what it masks is hidden, whatever else is said
         whole &= ~given.isnan()
     return values, Terms(given.clone().to(whole.device), whole, array, center, scale)
@@ -100,6 +105,8 @@ def as_tensor(value: Values, name: str) -> Tensor:
         return value
     try:
         array = _unmasked(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        if array.dtype == object and hasattr(value, "to_numpy"):  # columns of pandas that may lack values
+            array = value.to_numpy(dtype=float, na_value=np.nan)
         if array.dtype == object and value is not None:
             array = array.astype(float)
         if array.dtype.kind == "c":

@@ -58,9 +58,9 @@ class Canvas:
         return whole
 
     def holed(self, colour: tuple[int, int, int]) -> Image.Image:
-        """The picture in RGB with its hole in a colour."""
-        pixels = np.array(self.picture.image.convert("RGB"))
-        pixels[self.hole.numpy()] = colour
+        """The picture in RGBA with its hole in a colour."""
+        pixels = np.array(self.picture.image.convert("RGBA"))
+        pixels[self.hole.numpy()] = (*colour, 255)
         return Image.fromarray(pixels)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from viscos.core import atomic
+from viscos.core.build import outside
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 
@@ -66,6 +67,8 @@ def essence(cfg: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in cfg.items() if key not in (*MACHINE, "resume", "run_dir", "allow")}
     if isinstance(cfg.get("dataset"), dict):
         kept["dataset"] = {key: value for key, value in cfg["dataset"].items() if key not in _DATA_PLACE}
+        if outside(target := str(cfg["dataset"].get("_target_", ""))):  # data of a user's own, whatever they are called
+            kept["dataset"]["_target_"] = target
     return kept
 
 
@@ -81,6 +84,8 @@ def find_checkpoint(path: str | Path) -> Path:
         raise InputError(f"there is no run folder or checkpoint file {str(path)!r}")
     if (given / CHECKPOINT).is_file():
         return given / CHECKPOINT
+    if ".hydra" in (left := {entry.name for entry in given.iterdir()}) and left <= _PREPARED:
+        raise InputError(f"the run in {str(path)!r} was ended before it had learnt anything; give its command again")
     runs = sorted(given.glob(f"*/{CHECKPOINT}"), key=lambda found: found.stat().st_mtime)
     hint = f"; did you mean {str(runs[-1].parent)!r}?" if runs else ", so it is not the folder of a trained flow"
     raise InputError(f"the folder {str(path)!r} has no {CHECKPOINT}{hint}")

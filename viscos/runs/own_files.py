@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from viscos.core.errors import InputError
-from viscos.data.pictures import hidden
+from viscos.data.pictures import files_under
 from viscos.runs.folder import find_checkpoint
 
 PLACES = ("dataset.path", "mask.path", "input", "completions")
@@ -46,7 +46,7 @@ def _digest(path: Path) -> str | None:
     if path.is_file():
         return _of_file(str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size)
     if path.is_dir():
-        return _of_files(path, (each for each in path.rglob("*") if not hidden(each.relative_to(path))))
+        return _of_files(path, files_under(path))
     matches = [Path(found) for found in glob.glob(str(path), recursive=True)]
     return _of_files(Path(), matches) if matches else None
 

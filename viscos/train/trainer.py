@@ -222,7 +222,7 @@ class Trainer:
                 self.model.flow.renormalize()
             if self.average is not None:
                 self.average.update(self.model, self._averaged)
-        self._check_progress(finite and scalars.get("failed", 0.0) < 1 and scalars.get("solved", 1) > 0)
+        self._check_progress(finite, scalars.get("failed", 0.0) < 1 and scalars.get("solved", 1) > 0)
         solver = {key: scalars[key] for key in _SOLVER if key in scalars}
         loss = {key: scalars[key] for key in _LOSS if not math.isnan(scalars.get(key, math.nan))}
         loss |= {"rate": rate, "gradient": float(norm), "skipped": float(not finite)}
@@ -264,13 +264,16 @@ class Trainer:
         """The batch moved about, as this step moves it."""
         return augment(batch, self.plan.augment, generator(self.plan.seed, "augment", self.step), holes=holes)
 
-    def _check_progress(self, useful: bool) -> None:
+    def _check_progress(self, finite: bool, solved: bool) -> None:
         """Ends a run in which no item gives a gradient any more."""
-        self._wasted = 0 if useful else self._wasted + 1
+        self._wasted = 0 if finite and solved else self._wasted + 1
         if self._wasted >= _HOPELESS:
+            what, or_else = ("no item could be solved", ", or take solver=newton_krylov")
+            if solved:
+                what, or_else = ("no gradient was finite", "")
             raise InputError(
-                f"training diverged: no item could be solved in the last {_HOPELESS} steps before step {self.step}; "
-                "lower learning_rate, or take solver=newton_krylov"
+                f"training diverged: {what} in the last {_HOPELESS} steps before step {self.step}; lower "
+                f"learning_rate{or_else}"
             )
 
     def state(self, result: Model | None = None) -> dict[str, Any]:

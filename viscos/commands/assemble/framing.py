@@ -57,6 +57,8 @@ def lines(found: Found, observed: Tensor) -> tuple[str, ...]:
     return (*found.notes, *framed, *([f"{more} more pictures"] if more > 0 else []))
 
 
+_FEW = 4
+"""Pixels of the model that are few for a hole."""
 _MOST = 8
 """Pictures that have a line each."""
 
@@ -76,6 +78,8 @@ def _line(frame: Framed, observed: Tensor) -> str:
     else:
         places = f"{many} windows" if many > 1 else "a window"
         line = f"{about}, seen in {places} of {window.width} × {window.height}, resized to {w} × {h}"
+    if window.size != (h, w) and many == 1 and 0 < (seen := int((~items).any(1).sum())) <= _FEW:
+        line += f", where the hole is {seen} of {h * w} pixels; window=near looks at what is around it"
     alone = int((~items).flatten(1).all(1).sum())
     blind = f"; {alone} of these wholly hidden, so that nothing is known of what is around" if alone else ""
     return line + blind

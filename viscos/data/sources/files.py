@@ -16,7 +16,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.images import Images, check_unit_range
-from viscos.data.pictures import PICTURES, Picture, open_picture, pictures_under
+from viscos.data.pictures import PICTURES, Picture, files_under, open_picture, pictures_under, unread
 from viscos.data.sources.array import IMAGES, as_unit, find, read_arrays
 from viscos.data.sources.table import TABLES
 from viscos.data.windows import Size, Window, covering
@@ -93,7 +93,9 @@ def read_items(
     """
     path = Path(path).expanduser()
     if (files := _pictures(path)) is not None:
-        return _framed(path, files[:limit], shape, how, mask)
+        found = _framed(path, files[:limit], shape, how, mask)
+        beside = files_under(path) if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
+        return replace(found, notes=(*unread(beside), *found.notes))
     arrays = read_arrays(path)
     values = _fit(as_unit(arrays[find(arrays, IMAGES, path)], path), shape, path)[:limit]
     if not len(values):

@@ -11,7 +11,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, held_out
-from viscos.data.pictures import PICTURES, hidden, pictures_under, read_picture
+from viscos.data.pictures import PICTURES, files_under, hidden, pictures_under, read_picture, unread
 
 TESTS = ("test", "val", "valid", "validation")
 """Names of a sub-folder beside `train` that is the test split, in capitals or not: the first that is there."""
@@ -48,7 +48,7 @@ def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None 
     classes = _classes(kinds)
     labels = torch.tensor([classes[kind] for _, kind in parts[split]]) if classes else None
     values = _read([file for file, _ in parts[split]], channels, size)
-    notes = (*_about_splits(base, splits), *_about_classes(base, kinds, classes))
+    notes = (*_about_splits(base, splits), *_about_classes(base, kinds, classes), *unread(files_under(base)))
     return Images(path.resolve().name, values, labels, len(classes), notes=notes)
 
 

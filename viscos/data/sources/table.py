@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
 from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded
-from viscos.data.dialect import PLAIN, Dialect
+from viscos.data.dialect import HOLES, PLAIN, Dialect
 from viscos.data.far_out import far_out
 from viscos.data.items import held_out
 from viscos.data.logarithms import spans_scales
@@ -71,7 +72,8 @@ def table(
     labels, count = source.labels(classes)
     rows = held_out(len(values), split)
     picked = None if labels is None else labels[rows]
-    notes = (*_notes(source), *scheme.about(), *_codes(source, scheme), *far_out(scheme, read, dialect))
+    notes = (*_notes(source), *scheme.about(), *_words(source, scheme), *_codes(source, scheme))
+    notes += tuple(far_out(scheme, read, dialect))
     return Vectors(source.path.stem, values[rows], picked, count, notes=notes, columns=scheme.entries, scheme=scheme)
 
 
@@ -294,6 +296,16 @@ def _notes(source: Sheet | _Array) -> tuple[str, ...]:
     notes = [f"column {place} has no name, as an index that was written along, and is" for place in nameless]
     notes += [f"{many} empty row{'s' * (many > 1)} at the end"] * bool(many)
     return tuple(f"{source.path}: {what} left out" for what in notes)
+
+
+def _words(source: Sheet | _Array, scheme: Scheme) -> Iterator[str]:
+    """Lines on words for a missing value in columns of categories, where they may be one."""
+    for column in scheme.columns:
+        if isinstance(source, Sheet) and column.categories:
+            words = Counter(cell for cell in source.cells(column.name) if cell and cell.lower() in HOLES)
+            for word, many in words.items():
+                cells = f"{many} cell{'s' * (many > 1)} of column {column.name!r}"
+                yield f"{word!r} means a missing value in {cells}; if it is a category there, write another word"
 
 
 def _codes(source: Sheet | _Array, scheme: Scheme) -> Iterator[str]:

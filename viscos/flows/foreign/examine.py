@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.rng import undrawn
 from viscos.core.solution import item_dot
 from viscos.flows.foreign.source import location_and_scale
 from viscos.linear import Jacobian, dense
@@ -88,13 +89,23 @@ def examine(flow: Foreign, y: Tensor) -> Finding:
 
 @contextmanager
 def unchanged(flow: Foreign) -> Iterator[None]:
-    """Puts back parameters and buffers that evaluating the model changes, and torch's random numbers."""
+    """Puts back parameters and buffers that evaluating the model changes, and torch's random numbers.
+
+    What it does not change is not written to: other threads may use the model, and graphs hold its parameters.
+    """
     before = {key: value.detach().clone() for key, value in flow.state_dict().items()}
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with undrawn():
         try:
             yield
         finally:
-            flow.load_state_dict(before)
+            _restore(flow, before)
+
+
+@torch.no_grad()
+def _restore(flow: Foreign, before: dict[str, Tensor]) -> None:
+    for key, value in flow.state_dict().items():
+        if not torch.equal(value, before[key]):
+            value.copy_(before[key])
 
 
 def verify_base(flow: Foreign, like: Tensor) -> None:

@@ -19,7 +19,7 @@ from viscos.flows.foreign.libraries import source_of
 
 def wrap(
     model: Any,
-    shape: Sequence[int] | None = None,
+    shape: int | Sequence[int] | None = None,
     *,
     base: Any = None,
     to_data: Callable[[Tensor], Tensor] | None = None,
@@ -42,7 +42,7 @@ def wrap(
         >>> flow.log_prob(torch.zeros(1, 3)).shape
         torch.Size([1])
     """
-    wanted = None if shape is None else torch.Size(shape)
+    wanted = None if shape is None else torch.Size((shape,) if isinstance(shape, int) else shape)
     flow = model if isinstance(model, Flow) else _flow(model, to_data, base)
     if flow.shape is not None and wanted is not None and flow.shape != wanted:
         raise InputError(f"the model is for items of shape {tuple(flow.shape)}, and shape={tuple(wanted)} was given")
