@@ -450,9 +450,20 @@ def test_a_gradient_that_is_not_finite_is_skipped():
     (report,) = run(trainer, 1)
     assert report.loss["skipped"] == 1
     assert differing(before, state(trainer)) == []
-    again = fresh(values, observed, objective=Broken(anderson(), CLADE()), plan=Plan(40, 8, 1e-2))
+
+
+def test_a_run_whose_gradients_are_not_finite_is_given_up(monkeypatch):
+    """In a phase without a solve, of which a message must not speak."""
+
+    def broken(self, batch):
+        for parameter in self.model.parameters():
+            parameter.grad = torch.full_like(parameter, math.nan)
+        return {}
+
+    monkeypatch.setattr(Trainer, "_gradients", broken)
+    trainer = fresh(*pictures(), plan=Plan(40, 8, 1e-2))
     with pytest.raises(InputError, match=r"diverged: no gradient was finite in the last 20 steps .*learning_rate$"):
-        run(again)
+        run(trainer)
 
 
 # ------------------------------------------------------------------------------------------------------------- schedule
