@@ -149,7 +149,7 @@ def test_whitening(model):
 def test_complete_data_give_the_sample_moments(monkeypatch):
     values = random(50, 1, 2, 3)
     monkeypatch.setattr(gaussian, "ROWS", 16)
-    model = Gaussian.from_complete(values, noise=0.5)
+    model = Gaussian.from_incomplete(values, values == values, 1e-6, 0.5)
     expected = torch.cov(values.flatten(1).T, correction=0) + 0.25 * torch.eye(D)
     torch.testing.assert_close(model.mean, values.flatten(1).mean(0), rtol=0, atol=1e-12)
     torch.testing.assert_close(model.covariance, expected, rtol=0, atol=1e-12)
@@ -195,7 +195,7 @@ def test_constant_and_empty_entries_have_a_defined_outcome():
     raw = Gaussian.from_incomplete(values, observed, floor=1e-12, noise=1.0).covariance
     assert raw[2, 3] == 0 and not raw[1, others].any() and raw[0, 0] == pytest.approx(1.0)
     assert raw[1, 1] == pytest.approx(raw.diagonal()[others].mean().item())
-    for fitted in (model, Gaussian.from_complete(torch.ones(5, D))):
+    for fitted in (model, Gaussian.from_incomplete(torch.ones(5, D), torch.ones(D, dtype=torch.bool), 1e-6)):
         assert fitted.whitening().isfinite().all()
         assert fitted.conditional(values, observed).isfinite().all()
         assert fitted.log_prob_observed(values, observed).isfinite().all()

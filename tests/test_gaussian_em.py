@@ -230,7 +230,7 @@ def test_single_precision_is_near_double():
 def test_complete_data_keep_the_closed_form():
     y = random(30, 2, 3)
     for observed in (torch.ones(30, 2, 3, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)):
-        fitted, exact = em_gaussian(y, observed, 1e-6, 0.1), Gaussian.from_complete(y, 0.1)
+        fitted, exact = em_gaussian(y, observed, 1e-6, 0.1), Gaussian.from_incomplete(y, y == y, 1e-6, 0.1)
         assert torch.equal(fitted.mean, exact.mean) and torch.equal(fitted.covariance, exact.covariance)
 
 

@@ -23,7 +23,7 @@ from viscos.cli import main
 from viscos.commands.assemble import floor
 from viscos.commands.assemble.saved import moved, table_is_there
 from viscos.data.columns import Column, Scheme
-from viscos.data.items import held_out
+from viscos.data.items import split_rows
 from viscos.data.mask_files import load_masks
 from viscos.data.sources.registry import load
 from viscos.inference.conditional import Conditional
@@ -496,7 +496,7 @@ def test_what_a_column_is_was_found_out_when_a_run_began():
     assert main(["train", *SHORT, *words]) == 0
     assert main(["train", "threads=1", "imputer=knn", *words[:5], "hydra.run.dir=knn"]) == 0
     assert load_trained("run").scaling.columns == ("code", "x")
-    changed = int(held_out(len(rows), "test")[0])
+    changed = int(split_rows(len(rows), "test")[0])
     rows[changed] = f"0{rows[changed]}"
     Path("codes.csv").write_text("\n".join(["code,x", *rows]) + "\n")
     assert load("table", "train", path="codes.csv").columns != ("code", "x"), "digits behind a 0 are codes"

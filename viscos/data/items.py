@@ -85,7 +85,7 @@ class Data:
         return "items"
 
 
-def held_out(count: int, split: str) -> Tensor:
+def split_rows(count: int, split: str) -> Tensor:
     """Which of `count` items belong to `split`: always the same, a share of `HELD_OUT` to test.
 
     In no order, so that the first of them are like all others where the items are sorted, as by class.

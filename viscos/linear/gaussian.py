@@ -57,15 +57,6 @@ class Gaussian:
         _ = self._factor
 
     @classmethod
-    def from_complete(cls, values: Tensor, noise: float = 0.0, floor: float = 1e-6) -> Gaussian:
-        """Mean and covariance (over N) of complete `values` (N, *shape).
-
-        `noise` is the standard deviation of noise added to the values; it enters the diagonal squared. Eigenvalues are
-        raised to `floor` (in squared units of the values), without which constant entries have no density.
-        """
-        return cls.from_incomplete(values, values.new_ones(values.shape[1:], dtype=torch.bool), floor, noise)
-
-    @classmethod
     def from_incomplete(cls, values: Tensor, observed: Tensor, floor: float = 0.01, noise: float = 0.0) -> Gaussian:
         """Fits one to observed entries only: `values` (N, *shape), `observed` bool (N, *shape) or (*shape).
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.data.images import Images
-from viscos.data.items import held_out
+from viscos.data.items import split_rows
 
 IMAGES = ("images", "x", "data", "values")
 """Names under which an `.npz` may hold its images; one that holds a single array may call it anything."""
@@ -22,8 +22,8 @@ def array(split: str, *, path: str | Path) -> Images:
 
     uint8 or floats in [0, 1], of shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. An `.npz` has the
     splits `x_train` and `x_test`, with labels `y_train` and `y_test` if there are any, or all images under one of the
-    names in `IMAGES`, with labels under one in `LABELS`; those, and an `.npy`, are split as `held_out` says. Labels are
-    whole numbers from 0. Raises `InputError` for a file that cannot be read or holds something else.
+    names in `IMAGES`, with labels under one in `LABELS`; those, and an `.npy`, are split by `split_rows`. Labels are whole
+    numbers from 0. Raises `InputError` for a file that cannot be read or holds something else.
     """
     path = Path(path).expanduser()
     arrays = read_arrays(path)
@@ -36,7 +36,7 @@ def array(split: str, *, path: str | Path) -> Images:
     if len(values) < 2:
         raise InputError(f"{path} holds {len(values)} images; a training and a test split need at least 2")
     every = _labelled(path, values, labels, [] if labels is None else [labels])
-    rows = held_out(len(every), split)
+    rows = split_rows(len(every), split)
     kept = None if every.labels is None else every.labels[rows]
     return Images(every.name, every.values[rows], kept, every.classes)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.data.images import Images
-from viscos.data.items import SPLITS, held_out
+from viscos.data.items import SPLITS, split_rows
 from viscos.data.pictures import PICTURES, files_under, hidden, pictures_under, read_picture, unread
 
 TESTS = ("test", "val", "valid", "validation")
@@ -26,7 +26,7 @@ def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None 
     """All pictures under a folder, in colour (3 channels) or grey (1), in the order of their paths.
 
     A folder that holds one folder alone stands for that one; names that begin with a dot, and `__MACOSX`, are passed
-    over. Sub-folders `train` and `test` (or one of `TESTS`) are the splits; else the pictures are split as `held_out`
+    over. Sub-folders `train` and `test` (or one of `TESTS`) are the splits; else the pictures are split as `split_rows`
     says. Where every picture lies in a sub-folder, and there are two or more of them, these are the classes, numbered
     by name. All pictures have one size, or `size` crops each to its middle square and resizes it to `size` × `size`.
     What is transparent is a hole, NaN. Raises `InputError` for a folder without pictures, and names a picture that
@@ -43,7 +43,7 @@ def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None 
         every = _pictures(base)
         if len(every) < 2:
             raise InputError(f"{base} has one picture; a training and a test split need at least 2")
-        parts = {name: [every[k] for k in held_out(len(every), name).tolist()] for name in SPLITS}
+        parts = {name: [every[k] for k in split_rows(len(every), name).tolist()] for name in SPLITS}
     kinds = [kind for part in parts.values() for _, kind in part]
     classes = _classes(kinds)
     labels = torch.tensor([classes[kind] for _, kind in parts[split]]) if classes else None

@@ -17,7 +17,7 @@ from viscos.core.typed import typed
 from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded
 from viscos.data.dialect import HOLES, PLAIN, Dialect
 from viscos.data.far_out import far_out
-from viscos.data.items import held_out
+from viscos.data.items import split_rows
 from viscos.data.logarithms import spans_scales
 from viscos.data.sources.array import LABELS, find, read_arrays
 from viscos.data.sources.sheet import PARQUET, Sheet, read_sheet
@@ -70,7 +70,7 @@ def table(
     read = torch.from_numpy(np.stack(numbers, 1))
     values = scheme.encode(read)
     labels, count = source.labels(classes)
-    rows = held_out(len(values), split)
+    rows = split_rows(len(values), split)
     picked = None if labels is None else labels[rows]
     notes = (*_notes(source), *scheme.about(), *_words(source, scheme), *_codes(source, scheme))
     notes += tuple(far_out(scheme, read, dialect))
