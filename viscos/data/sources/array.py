@@ -22,8 +22,8 @@ def array(split: str, *, path: str | Path) -> Images:
 
     uint8 or floats in [0, 1], of shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. An `.npz` has the
     splits `x_train` and `x_test`, with labels `y_train` and `y_test` if there are any, or all images under one of the
-    names in `IMAGES`, with labels under one in `LABELS`; those, and an `.npy`, are split by `split_rows`. Labels are whole
-    numbers from 0. Raises `InputError` for a file that cannot be read or holds something else.
+    names in `IMAGES`, with labels under one in `LABELS`; those, and an `.npy`, are split by `split_rows`. Labels are
+    whole numbers from 0. Raises `InputError` for a file that cannot be read or holds something else.
     """
     path = Path(path).expanduser()
     arrays = read_arrays(path)
