@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.folders import files_under
 from viscos.data.windows import Window
 
 PICTURES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif")
@@ -21,8 +22,6 @@ _OTHERS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".
 
 MODES = {1: "L", 3: "RGB"}
 """What PIL calls pictures of so many channels."""
-_NOT_OURS = ("__MACOSX", "Thumbs.db", "desktop.ini")
-"""What systems leave in folders: one that an archive brings along from a Mac, and files of Windows."""
 _TRACE = 1e-6
 """Share of a pixel's area below which a hole in it is rounding."""
 
@@ -109,11 +108,6 @@ def pictures_under(folder: Path) -> list[Path]:
     return sorted(file for file in files_under(folder) if _is_picture(file))
 
 
-def files_under(folder: Path) -> Iterator[Path]:
-    """What is in a folder and its sub-folders, without what is `hidden`."""
-    return (file for file in folder.rglob("*") if not hidden(file.relative_to(folder)))
-
-
 def unread(files: Iterable[Path]) -> tuple[str, ...]:
     """A line on pictures among files that are of no format that is read, if there are any."""
     kinds = Counter(file.suffix.lower() for file in files if file.suffix.lower() in _OTHERS and file.is_file())
@@ -121,11 +115,6 @@ def unread(files: Iterable[Path]) -> tuple[str, ...]:
         return ()
     many, which = kinds.total(), ", ".join(sorted(kinds))
     return (f"left out: {many} picture{'s' * (many > 1)} of formats that are not read ({which}); save them as PNG",)
-
-
-def hidden(path: Path) -> bool:
-    """Whether a path below a folder is none that a user has put there."""
-    return any(part.startswith(".") or part in _NOT_OURS for part in path.parts)
 
 
 def _is_picture(file: Path) -> bool:

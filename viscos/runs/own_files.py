@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from viscos.core.errors import InputError
-from viscos.data.pictures import files_under
+from viscos.core.folders import files_under
 from viscos.runs.folder import find_checkpoint
 
 PLACES = ("dataset.path", "mask.path", "input", "completions")

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.folders import files_under
 from viscos.core.typed import typed
 from viscos.data.images import Images, check_unit_range
-from viscos.data.pictures import PICTURES, Picture, files_under, open_picture, pictures_under, unread
+from viscos.data.pictures import PICTURES, Picture, open_picture, pictures_under, unread
 from viscos.data.sources.array import IMAGES, as_unit, find, read_arrays
 from viscos.data.sources.table import TABLES
 from viscos.data.windows import Size, Window, covering

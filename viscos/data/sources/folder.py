@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.folders import files_under, hidden
 from viscos.data.images import Images
 from viscos.data.items import SPLITS, split_rows
-from viscos.data.pictures import PICTURES, files_under, hidden, pictures_under, read_picture, unread
+from viscos.data.pictures import PICTURES, pictures_under, read_picture, unread
 
 TESTS = ("test", "val", "valid", "validation")
 """Names of a sub-folder beside `train` that is the test split, in capitals or not: the first that is there."""
