@@ -1074,6 +1074,22 @@ def test_what_uses_a_training_that_has_not_come_to_its_end_says_so(longer, monke
     assert not unfinished(load_trained("alone.pt")), "nothing is known of a file alone"
 
 
+def test_a_run_that_is_terminated_before_its_first_step_says_so(monkeypatch, keyboard, capsys):
+    """As while the Gaussian is fitted, which may take minutes; there is nothing that could go on."""
+
+    def ended(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("viscos.commands.assemble.training.em_gaussian", ended)
+    assert main(["train", *DEBUG]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "viscos train: interrupted"
+    assert not Path("outputs").exists()
+    Path("run/.hydra").mkdir(parents=True)
+    assert "was ended before it had learnt anything; give its command again" in refused(
+        capsys, "eval", "checkpoint=run"
+    )
+
+
 def test_a_second_ctrl_c_does_not_wait(longer, monkeypatch, keyboard):
     """Nothing half done is saved: the run goes on from its last epoch."""
     folder = interrupted(monkeypatch, 5, presses=2)

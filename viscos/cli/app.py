@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from viscos import runs
 from viscos.cli import composition, messages, sweep
 from viscos.cli.validate import validate
+from viscos.commands.interrupt import terminable
 from viscos.core.build import allowing, outside
 from viscos.core.errors import InputError
 
@@ -131,7 +132,7 @@ def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] =
     # torch itself says so on the first derivative that it takes forward, and no user can do anything about it.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     allow = cfg.get("allow") or []
-    with allowing([*own, *([allow] if isinstance(allow, str) else allow)]):
+    with allowing([*own, *([allow] if isinstance(allow, str) else allow)]), terminable():
         # Imported here: it brings torch, which bad settings need not wait for.
         return importlib.import_module(f"viscos.commands.{command}").run(
             {**cfg, "run_dir": folder, "given": list(given)}

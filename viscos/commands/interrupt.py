@@ -56,7 +56,7 @@ def resumable(command: str, run_dir: Path, begun: Callable[[], bool]) -> Iterato
     """Lets an interruption, and a write that failed, say with which command the run goes on, if it has `begun`."""
     goes_on = f"`viscos {command} {typed('resume', run_dir)}` goes on"
     try:
-        with _terminable():
+        with terminable():
             yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {goes_on}" if begun() else "interrupted") from None
@@ -65,7 +65,7 @@ def resumable(command: str, run_dir: Path, begun: Callable[[], bool]) -> Iterato
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Lets SIGTERM interrupt as Ctrl-C does, where nothing holds it back: it would end the process without a word."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
