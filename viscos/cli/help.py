@@ -18,7 +18,7 @@ _EXAMPLES = {
         ("viscos train flow._target_=M.F flow.depth=3", "code of your own: function F of module M"),
         ("viscos train --multirun missing=0.5,0.9", "one run for each value; run again, it goes on"),
         ("viscos train --multirun experiment=mnist_tables seed=0,1,2", "the runs behind the paper's tables"),
-        ("viscos train experiment=debug", "two steps, to see that everything runs"),
+        ("viscos train experiment=debug", "two steps a phase, to see that everything runs"),
         ("viscos train resume=outputs/train/RUN", "continue a run"),
     ),
     "impute": (

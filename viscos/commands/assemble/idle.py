@@ -64,7 +64,7 @@ def of_training(cfg: dict[str, Any], trainer: Trainer, hides: bool) -> dict[str,
     if len(shape) == 1:
         found["flow.first_squeeze"] = "vectors are not squeezed"
     if cfg["dataset"].get("learning_rate", cfg["learning_rate"]) != cfg["learning_rate"]:
-        found["dataset.learning_rate"] = "learning_rate says it, or no flow by matching draws completions anew"
+        found["dataset.learning_rate"] = "learning_rate says it, or no flow is matched on data with holes"
     if cfg["flow"].get("steps") == 1:
         found["flow.grid"] = "one step has no grid"
     return found
