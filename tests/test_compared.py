@@ -68,6 +68,15 @@ def test_what_costs_nothing_is_in_no_picture_on_a_logarithmic_axis(record):
     assert all(axis.get_xscale() == "log" for axis in axes)
 
 
+def test_a_method_with_other_settings_is_on_the_line_of_its_usual_ones(record):
+    methods = record["cases"]["half"]["methods"]
+    more = method("viscos, steps=9", figures(), None) | {"passes_a_draw": 400.0}
+    record["cases"]["half"]["methods"] = methods | {"viscos,steps=9": more}
+    axis = pictures(record).axes[0]
+    assert list(axis.lines[0].get_xdata()) == [100.0, 400.0] and len(axis.lines) == 3
+    assert [text.get_text() for text in axis.texts].count("viscos") == 1
+
+
 @pytest.mark.skipif(
     not (RECORD.is_file() and PAGE.is_file()), reason="the record and the page are not beside the tests"
 )

@@ -71,7 +71,10 @@ def _with_error(number: dict[str, Any]) -> str:
 
 
 def pictures(record: dict[str, Any]) -> Figure:
-    """A row a case: RMSE of the mean and energy score of the items that all completed, against passes and seconds."""
+    """A row a case: RMSE of the mean and energy score of the items that all completed, against passes and seconds.
+
+    A method with several settings is a line.
+    """
     cases = record["cases"]
     figure = Figure((11, 2.4 * len(cases)), layout="constrained")
     axes = figure.subplots(len(cases), 4, squeeze=False, sharex="col")
@@ -92,10 +95,15 @@ def _panel(axis: Axes, methods: list[tuple[str, dict[str, Any]]], cost: str, wor
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.margins(0.2)
     axis.tick_params(labelsize=7)
+    lines = dict[str, list[tuple[float, float]]]()
+    labels = dict[str, str]()
     for name, found in methods:
         value = found["first"][worth] if worth == "rmse" else found["first"][worth]["value"]
-        if not found[cost] or value is None:
-            continue
-        color, place = ("tab:red", (3, -8)) if name == _OURS else ("tab:blue", (3, 3))
-        axis.plot(found[cost], value, "o", markersize=4, color=color)
-        axis.annotate(found["label"], (found[cost], value), place, textcoords="offset points", fontsize=6)
+        if found[cost] and value is not None:
+            own = name.partition(",")[0]  # of a method with other settings, which is on the line of its usual ones
+            lines.setdefault(own, []).append((found[cost], value))
+            labels.setdefault(own, found["label"].partition(",")[0])
+    for own, points in lines.items():
+        color, place = ("tab:red", (3, -8)) if own == _OURS else ("tab:blue", (3, 3))
+        axis.plot(*zip(*sorted(points), strict=True), "o-", markersize=4, linewidth=0.8, color=color)
+        axis.annotate(labels[own], min(points), place, textcoords="offset points", fontsize=6)
