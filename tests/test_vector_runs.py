@@ -614,3 +614,19 @@ def test_parquet_of_other_types_than_in_training_is_completed_or_refused_at_once
     parquet.write_table(mine.set_column(2, "at", arrow.array([clock[0], None, clock[1]])), "mine.parquet")
     monkeypatch.setattr("viscos.commands.impute._complete", lambda *job: pytest.fail("a batch is computed"))
     assert "column 'at' is of type time64[us], in which no cell such as '06:00:00' can be" in refused(capsys, *asked)
+
+
+def test_what_is_observed_comes_back_bit_for_bit_from_logarithms():
+    """Numbers of all digits that a double has, of which exp(log y) is another."""
+    numbers = np.exp(np.random.default_rng(0).normal(size=(60, 2)) * [3, 0.3])
+    numbers[3, 1] = numbers[7, 0] = np.nan
+    cells = [",".join("" if np.isnan(cell) else repr(float(cell)) for cell in row) for row in numbers]
+    Path("own.csv").write_text("\n".join(["wide,near", *cells]) + "\n")
+    words = ("dataset=table", "dataset.path=own.csv", "missing=0.2", "draws=2", "hydra.run.dir=run", "max_steps=4")
+    assert main(["train", *SHORT, *words]) == 0
+    assert [column.log for column in load_trained("run").scheme.columns] == [True, False]
+    found = completions(ran("impute", "checkpoint=run", "input=own.csv", "threads=1", "draws=3", "proposals=0"))
+    there = ~np.isnan(numbers)
+    for key in ("draws", "mean"):
+        each = found[key] if key == "draws" else found[key][None]
+        assert all(np.array_equal(draw[there], numbers[there]) for draw in each), key

@@ -46,7 +46,8 @@ def second_pass(job: Imputing) -> Imputing | None:
     if not len(rows):
         return None
     items, observed = job.items, job.items.observed[rows] & ~hidden[rows][:, list(groups)]
-    chosen = replace(items, data=items.data.at(rows), known=items.known[rows], observed=observed)
+    numbers = None if items.numbers is None else items.numbers[rows]
+    chosen = replace(items, data=items.data.at(rows), known=items.known[rows], observed=observed, numbers=numbers)
     return replace(job, items=chosen, data=job.data.at(rows), check=None, proposals=job.proposals if job.refine else 0)
 
 

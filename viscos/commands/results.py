@@ -213,6 +213,8 @@ def completed(job: Imputing, done: Results) -> Completed:
     values, known, observed = items.data.values, items.known, items.observed
     if scaling is not None:
         values, known, observed = scaling.scheme.decode(values), scaling.known(known), scaling.known(observed)
+        if items.numbers is not None:  # a number need not come back from its logarithm
+            values = torch.where(items.numbers.isnan(), values, items.numbers)
 
     def kept(y: Tensor, rounded: bool = True) -> Tensor:
         y = y.cpu() if scaling is None else scaling.cells(y, rounded)[0]

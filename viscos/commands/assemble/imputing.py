@@ -69,6 +69,8 @@ class Items:
     """What each is called (N), if they have names."""
     pictures: tuple[Framed, ...] = ()
     """The pictures that the items are windows of, if they are."""
+    numbers: Tensor | None = None
+    """What a table of the user's own holds (N, columns), float64, NaN in holes; None for other items."""
 
     @property
     def signs(self) -> Dialect:
@@ -304,4 +306,4 @@ def _items(cfg: dict[str, Any], trained: Trained | Fitted, masks: Masks | None) 
     observed = rows.data.known if masks is None else rows.data.known & masks.of(rows.data, "input")
     scheme = trained.scheme
     rows.check(scheme, ~observed[:, list(scheme.first)].all(0))  # before anything is computed
-    return Items(rows.data, rows.data.known, observed, rows)
+    return Items(rows.data, rows.data.known, observed, rows, numbers=rows.numbers)

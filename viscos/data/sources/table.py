@@ -91,6 +91,8 @@ class Rows:
     """The table of text that they are from, if they are from one."""
     names: tuple[str, ...]
     """Their columns in `sheet`."""
+    numbers: Tensor
+    """The numbers in these columns (N, columns), float64, NaN in holes: of logarithms they do not all come back."""
 
     def check(self, scheme: Scheme, holes: Tensor) -> None:
         """Raises `InputError` where the table has no room for completions of a column with `holes` (columns,), bool."""
@@ -121,10 +123,11 @@ def read_rows(path: str | Path, scheme: Scheme, limit: int | None = None, dialec
         raise InputError(f"{path} has no rows")
     numbers = [_read_as(source, name, column) for name, column in zip(names, scheme.columns, strict=True)]
     _check_positive(source, scheme, numbers, dialect)
-    values = scheme.encode(torch.from_numpy(np.stack(numbers, 1)))
+    read = torch.from_numpy(np.stack(numbers, 1))
     sheet = source if isinstance(source, Sheet) else None
+    values = scheme.encode(read)
     data = Vectors(source.path.stem, values, None, 0, notes=_notes(source), columns=scheme.entries, scheme=scheme)
-    return Rows(data, sheet, names)
+    return Rows(data, sheet, names, read)
 
 
 def _matching(source: Sheet | _Array, names: tuple[str, ...]) -> tuple[str, ...]:
