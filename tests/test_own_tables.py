@@ -606,7 +606,8 @@ def test_a_mean_that_is_known_is_no_whole_number():
     nothing = torch.zeros(3)
     done = Results(draws=Completions.exact(draws[None], mean), bound=nothing, condition=nothing, draw_seconds=0.0)
     job = SimpleNamespace(
-        items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
+        items=SimpleNamespace(data=data, known=observed, observed=observed, numbers=None),
+        saved=SimpleNamespace(scaling=scaling),
     )
     found = completed(job, done)
     assert found.mean[2].tolist() == pytest.approx([1.4, 2]) and found.draws[0, 2].tolist() == [1, 2]
@@ -626,7 +627,8 @@ def test_a_mean_is_that_of_the_draws_as_they_are_written():
     nothing = torch.zeros(4)
     done = Results(draws=Completions.exact(draws, mean), bound=nothing, condition=nothing, draw_seconds=0.0)
     job = SimpleNamespace(
-        items=SimpleNamespace(data=data, known=observed, observed=observed), saved=SimpleNamespace(scaling=scaling)
+        items=SimpleNamespace(data=data, known=observed, observed=observed, numbers=None),
+        saved=SimpleNamespace(scaling=scaling),
     )
     found = completed(job, done)
     assert found.mean[2].tolist() == pytest.approx([3, 5, 6]), "x: (1 + 5) / 2, y: (2 + 8) / 2, z as expected"
