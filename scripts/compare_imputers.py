@@ -37,7 +37,7 @@ from viscos.imputers.cost import averaged
 from viscos.inference import Completions
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference
 from viscos.metrics.metric import measured
-from viscos.report.compared import pictures, table
+from viscos.report.compared import own_name, pictures, table
 from viscos.report.figures.page import save_png
 from viscos.roots import RootFinder
 from viscos.runs.provenance import commit, continued, machine, versions
@@ -94,11 +94,6 @@ def described(name: str) -> dict[str, Any]:
     for key in given.keys() - usual.keys():
         raise InputError(f"{own} has no setting {key!r}; choose from {', '.join(sorted(usual.keys() - {'_target_'}))}")
     return usual | given
-
-
-def own_name(name: str) -> str:
-    """The name of a method without settings."""
-    return name.partition(",")[0]
 
 
 @dataclass(frozen=True)

@@ -78,13 +78,13 @@ def measure(job: Training, log: Log) -> Measured:
             say(f"{each.get('phase', 'training')}: {after}, {each['loss']:.4g}")
     if (beside := _floor(job, model)) is not None:
         record[floor.NAME] = beside
-        _keep(job, {floor.NAME: beside})
+        _add_to_checkpoint(job, {floor.NAME: beside})
         say(floor.line(beside))
     record["steps"] = trainer.step
     return found
 
 
-def _keep(job: Training, found: dict[str, Any]) -> None:
+def _add_to_checkpoint(job: Training, found: dict[str, Any]) -> None:
     """Adds what was found at the end to the checkpoint, which completes by it wherever it is copied to."""
     path = job.run_dir / runs.CHECKPOINT
     checkpoint.save(path, checkpoint.load(path) | found)

@@ -213,7 +213,8 @@ def _averages(total: Tensor, count: Tensor) -> Tensor:
 
 def _chunks(values: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """`values` in float64, with NaN where hidden, and `observed`, some items at a time and flat (b, d)."""
-    each, one = observed.shape == values.shape, observed[None] if observed.shape == values.shape[1:] else observed
+    each = observed.shape == values.shape
+    one = observed[None] if observed.shape == values.shape[1:] else observed  # which may be as many items, too
     for start in range(0, len(values), ROWS):
         rows = slice(start, start + ROWS)
         batch = incomplete(values[rows], observed[rows] if each else one)

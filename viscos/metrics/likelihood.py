@@ -83,6 +83,7 @@ def complete_data_record(
     """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
     flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
     measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
+    measured = measured if test.units.clamped else 0  # what has no grey levels has no cells
     total, cells = 0.0, dequantise(test.values[:measured], levels, generator(seed, "dequantise"))
 
     def bits(done: int) -> float:
@@ -90,7 +91,7 @@ def complete_data_record(
 
     for start in range(0, len(test), batch_size):
         rows = torch.arange(start, min(start + batch_size, len(test)))
-        if test.units.clamped and start < measured:
+        if start < measured:
             within = rows[rows < measured]
             total += float(flow.log_prob(cells[within].to(device), _probes(within)).double().sum())
         if model.classifier is not None and test.labels is not None:

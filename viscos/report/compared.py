@@ -70,6 +70,11 @@ def _with_error(number: dict[str, Any]) -> str:
     return f"{number['value']:.3f}" + (f" ± {number['standard_error']:.3f}" if number["standard_error"] else "")
 
 
+def own_name(name: str) -> str:
+    """The name of a method without the settings behind it, as in `dps,steps=157`."""
+    return name.partition(",")[0]
+
+
 def pictures(record: dict[str, Any]) -> Figure:
     """A row a case: RMSE of the mean and energy score of the items that all completed, against passes and seconds.
 
@@ -100,7 +105,7 @@ def _panel(axis: Axes, methods: list[tuple[str, dict[str, Any]]], cost: str, wor
     for name, found in methods:
         value = found["first"][worth] if worth == "rmse" else found["first"][worth]["value"]
         if found[cost] and value is not None:
-            own = name.partition(",")[0]  # of a method with other settings, which is on the line of its usual ones
+            own = own_name(name)
             lines.setdefault(own, []).append((found[cost], value))
             labels.setdefault(own, found["label"].partition(",")[0])
     for own, points in lines.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.metrics.extractor import extractor_for
 from viscos.runs import own_files
+from viscos.runs.checkpoint import digest
 from viscos.runs.trained import read_state
 from viscos.train.devices import Devices
 
@@ -72,7 +72,7 @@ def splits_of(cfg: dict[str, Any], devices: Devices) -> Splits:
     cfg = {**cfg, "dataset": dataset.saved, "mask": masks.saved, "missing": masks.missing}
     state = read_state(runs.find_checkpoint(run_dir), devices.device) if cfg["resume"] else None
     train, test = _as_begun(state, train), _as_begun(state, test)
-    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]}) | {LABELS: _digest_of(train.labels)}
+    rows, files = remembered(train), own_files.digests({"dataset": cfg["dataset"]}) | {LABELS: digest(train.labels)}
     refuse_other_data(state, rows, files)
     made = _masks(masks, run_dir, train, test, resumed=state is not None)
     spent = 0.0 if state is None else float(state["seconds"])
@@ -111,10 +111,6 @@ def _masks(masks: Masks, run_dir: Path, train: Data, test: Data, *, resumed: boo
     if not bool(made["train"].flatten(1).any()):
         raise InputError("nothing is observed in the training data, so there is nothing to learn from; lower `missing`")
     return made
-
-
-def _digest_of(labels: Tensor | None) -> str | None:
-    return None if labels is None else hashlib.sha256(labels.numpy().tobytes()).hexdigest()[:16]
 
 
 def refuse_other_data(state: dict[str, Any] | None, rows: Tensor | None, files: dict[str, str | None]) -> None:

@@ -24,7 +24,7 @@ Kind = str | None
 
 
 def folder(split: str, *, path: str | Path, channels: int = 3, size: int | None = None) -> Images:
-    """All pictures under a folder, in colour (3 channels) or grey (1), in the order of their paths.
+    """All pictures under a folder, in colour (3 channels) or grey (1).
 
     A folder that holds one folder alone stands for that one; names that begin with a dot, and `__MACOSX`, are passed
     over. Sub-folders `train` and `test` (or one of `TESTS`) are the splits; else the pictures are split as `split_rows`
