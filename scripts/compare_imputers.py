@@ -1,11 +1,11 @@
 """Imputers of one trained continuous flow, each at the same digits: `python scripts/compare_imputers.py --case …`.
 
-A case is a run of `viscos train dataset=mnist flow=continuous` and what is hidden: `--case "50 %" RUN` takes the masks
-of the run, `--case "centre 8 × 8" RUN center8` a choice of configs/mask. Of the first test digits every method makes 19
-draws, those that are cheap a few of more digits, and all have the same metrics. A method is named as in
-configs/imputer, with settings that are not its usual ones behind it: `dps,steps=160`. Seconds are of the processor; a
-pass of the network with a gradient counts as two. The record is written after each method, and keeps what is not
-measured anew, with the commit that measured it; one of other numbers of digits or draws is refused.
+A case is a run of `viscos train dataset=mnist flow=continuous` and what is hidden: `--case "90 %" RUN` takes the masks
+of the run, `--case "50 %" RUN random,missing=0.5` a choice of configs/mask. Of the first test digits every method makes
+19 draws, those that are cheap a few of more digits, and all have the same metrics. A method is named as in
+configs/imputer. Settings that are not the usual ones stand behind either name: `dps,steps=160`. Seconds are of the
+processor; a pass of the network with a gradient counts as two. The record is written after each method, and keeps what
+is not measured anew, with the commit that measured it; one of other numbers of digits or draws is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ class Case:
         trained = load_any(run, torch.device("cpu"))
         assert isinstance(trained, Trained)
         test = test_split(trained, items).data
-        hide = None if mask is None else build(description("mask", mask), Mask)
+        hide = None if mask is None else build(described(mask, partial(description, "mask")), Mask)
         observed = test_masks(trained, None, test) if hide is None else hide((*test.shape,), len(test), 0, "test")
         reference = reference_of(dataset_of(trained), test.shape, None, torch.device("cpu"))
         return cls(trained, test, observed, reference, build(description("solver", "auto"), RootFinder))
@@ -75,7 +77,7 @@ class Case:
         """The method of that name, with its usual settings but for those that stand behind it."""
         model, noise = self.trained.model, self.trained.taken_off(True)
         known = from_training(self.trained)
-        return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described(name))
+        return Parts(known, model, self.solver, noise, 0, torch.device("cpu")).imputer(described(name, described_by))
 
     def batch(self, rows: Tensor) -> Incomplete:
         """Some of the digits."""
@@ -86,11 +88,11 @@ class Case:
         return [Errors(self.test), EnergyAndSpread(self.test), Coverage(self.test)]
 
 
-def described(name: str) -> dict[str, Any]:
-    """The description of a method by its name, with the settings behind it in the place of its usual ones."""
+def described(name: str, usually: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """What a name `usually` describes, with the settings behind it in the place of the usual ones."""
     own, *settings = name.split(",")
     given = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in settings)}
-    usual = described_by(own)
+    usual = usually(own)
     for key in given.keys() - usual.keys():
         raise InputError(f"{own} has no setting {key!r}; choose from {', '.join(sorted(usual.keys() - {'_target_'}))}")
     return usual | given

@@ -10,6 +10,7 @@ import torch
 from script_loader import loaded
 
 import viscos
+from viscos.cli import main
 from viscos.commands.assemble.imputers import described_by
 from viscos.core.errors import InputError
 from viscos.report.compared import pictures, table
@@ -139,12 +140,22 @@ def test_a_method_that_is_named_stands_behind_the_usual_ones(script):
     assert list(script.ordered(unordered)) == ["dps,steps=157", "dps", "d_flow", "plmcmc,steps=9"]
 
 
-def test_a_method_has_the_settings_behind_its_name(script):
+def test_a_name_has_the_settings_behind_it(script):
     usual = described_by("dps")
-    assert script.described("dps") == usual
-    assert script.described("dps,steps=157,scale=0.5") == usual | {"steps": 157, "scale": 0.5}
+    assert script.described("dps", described_by) == usual
+    assert script.described("dps,steps=157,scale=0.5", described_by) == usual | {"steps": 157, "scale": 0.5}
     with pytest.raises(InputError, match=r"dps has no setting 'step'; choose from scale, steps"):
-        script.described("dps,step=157")
+        script.described("dps,step=157", described_by)
+
+
+def test_a_case_hides_what_the_mask_behind_a_run_says(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ("train_items=40", "max_steps=1", "rounds=0", "temper=0", "test_items=1", "imputers=[]")
+    assert main(["train", *short, "hydra.run.dir=run"]) == 0
+    case = script.Case.of("run", "random,missing=0.75", 40)
+    assert 0.7 < float((~case.observed).double().mean()) < 0.8
+    case = script.Case.of("run", "center8,size=4", 3)
+    assert (~case.observed).flatten(1).sum(1).tolist() == [16] * 3
 
 
 def test_a_record_that_lies_in_the_tree_makes_no_commit_look_changed(monkeypatch, tmp_path):
