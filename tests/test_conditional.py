@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from problems import F64, AffineFlow, SmoothFlow, masks, normal, residual_flow, within
+from torch.distributions import Normal, kl_divergence
 
 import viscos
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.core.solution import Solution, Status
-from viscos.flows import Affine, Bijection, ClosedForm, Flow, iresnet
+from viscos.flows import Affine, Bijection, ClosedForm, Flow, Mix, iresnet
 from viscos.inference import Completions, complete, impute
 from viscos.inference.judging import Best
 from viscos.inference.laplace import laplace
@@ -639,6 +640,40 @@ def test_what_judges_a_fit_knows_an_exact_posterior_from_a_lucky_one():
     hopeless.offer(failed)
     hopeless.offer(lucky)
     assert torch.equal(hopeless.weight, lucky)
+
+
+def test_a_fit_keeps_what_is_exact():
+    """A q beside it that a few draws flatter has weights that vary, whatever their mean is."""
+    mix = Mix(2).double()
+    mix.W.data = torch.tensor([[1.0, 0.0], [-0.5, 1.0]], dtype=F64)
+    known = 1.25**0.5 * normal(150, seed=1)
+    y = torch.stack([torch.full_like(known, float("nan")), known], 1)
+    q = viscos.condition(Flow([mix], (2,)), y, posterior="diagonal").fit(60).posterior
+    exact = Normal(0.4 * known, 0.8**0.5)  # of y₀ beside y₁, and x₀ is y₀
+    found = Normal(q.mean[:, 0].detach(), q.log_scale[:, 0].detach().exp())
+    assert float(kl_divergence(found, exact).max()) < 1e-3
+
+
+def test_a_flow_that_was_made_under_inference_mode_is_refused_before_it_is_fitted():
+    with torch.inference_mode():
+        flow = viscos.flows.iresnet((3,), blocks=[1])
+    q = viscos.condition(flow, torch.tensor([[1.0, float("nan"), 2.0]]))
+    with pytest.raises(InputError, match=r"the flow was made under torch\.inference_mode"):
+        q.fit(2)
+
+
+def test_the_curvature_is_estimated_beyond_64_hidden_entries():
+    """The mean over 200 items alike, of 8 probes each, is the diagonal of MᵀM within the noise of the probes."""
+    d, hidden = 100, torch.arange(100) < 80
+    flow, y, index = AffineFlow(d), normal(1, d).expand(200, d), torch.arange(200)
+    A = flow.layers[0].A.detach()
+    M = A[~hidden][:, hidden] @ torch.linalg.inv(A[hidden][:, hidden])
+    masks = hidden.expand(200, d)
+    inverse = flow.skeleton(y).inverse_block(masks)
+    q = laplace(flow, y, masks, inverse, ItemGenerators(0, index, 1, -1))
+    found = torch.expm1(-2 * q.log_scale)[:, hidden]
+    error = found.std(0) / 200**0.5
+    assert ((found.mean(0) - M.square().sum(0)).abs() < 5 * error + 1e-3).all()
 
 
 def test_what_estimated_weights_vary_by_does_not_choose_the_posterior():

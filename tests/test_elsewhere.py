@@ -1,14 +1,18 @@
 """Several completions of one latent: a folded bijection of determinant one, by quadrature along one coordinate."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from problems import F64, AffineFlow, normal
 
 import viscos
+from viscos.core.rng import generator
+from viscos.core.solution import Solution
 from viscos.flows import ClosedForm, Flow
-from viscos.inference.completion import complete
+from viscos.inference import elsewhere
+from viscos.inference.completion import complete, log_evidence_term
 from viscos.inference.diagnosis import Diagnosis
 from viscos.inference.elsewhere import share
 from viscos.roots import anderson
@@ -74,6 +78,18 @@ def test_an_item_is_looked_at_alike_in_any_company():
     assert float(together.max()) > 0.05
     for rows in ([0], [2, 1]):
         torch.testing.assert_close(elsewhere(rows), together[rows])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_heavier_of_two_other_completions_counts(order, monkeypatch):
+    """Whichever finder comes upon it."""
+    q, hidden = conditioned(4.0), torch.tensor([[False, True]])
+    y, *others = (torch.tensor([[0.4, end]], dtype=F64) for end in (0.5, -1.0, 2.0))
+    own, first, second = (float(log_evidence_term(q.flow, each, hidden, generator(0))) for each in (y, *others))
+    assert abs(first - second) > 0.1
+    found = iter([SimpleNamespace(y=others[k], solution=Solution.exact(y)) for k in order])
+    monkeypatch.setattr(elsewhere, "complete", lambda *about: next(found))
+    assert float(elsewhere.log_ratio(q, y[None], range(1))) == pytest.approx(max(first, second) - own)
 
 
 def test_refined_draws_say_that_there_are_others():

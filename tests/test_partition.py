@@ -1,5 +1,6 @@
 """The latent's partition by maximal volume, against brute force, dense Jacobians and quadrature."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,10 @@ from problems import F64, data, dense_jacobian, flow_named, masks, normal
 import viscos
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
+from viscos.core.solution import Status
 from viscos.flows import Coupling, Flow, Mix
+from viscos.inference import imputation
+from viscos.inference.completion import complete
 from viscos.inference.draws import repeat, repeated
 from viscos.inference.partition import (
     Repartitioned,
@@ -50,6 +54,36 @@ def test_the_rows_have_a_large_volume(shape):
 def test_rows_of_a_deficient_matrix_are_chosen_all_the_same():
     A = np.outer(np.arange(1.0, 6), np.ones(2))
     assert len(set(_volume_rows(A).tolist())) == 2
+
+
+def test_a_latent_goes_with_the_entry_that_it_depends_on_most():
+    """Of a map that exchanges two entries, but for little, the diagonal of the block is one after the choice."""
+    mix = Mix(3).double()
+    mix.W.data = torch.tensor([[0.1, 1.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 1.0]], dtype=F64)
+    found = maxvol(Flow([mix], (3,)), torch.zeros(1, 3, dtype=F64), torch.tensor([[True, True, False]]))
+    assert found.partition.index.tolist() == [[1, 0, 2]]
+
+
+def test_a_draw_made_anew_is_of_its_own_item(monkeypatch):
+    """Of what is solved again, each row keeps the partition of its item."""
+
+    def fails(flow, y, hidden, x, *rest):
+        done = complete(flow, y, hidden, x, *rest)
+        status = torch.where(x.flatten(1).sum(1) > 0, int(Status.STALLED), done.solution.status)
+        return replace(done, solution=replace(done.solution, status=status))
+
+    monkeypatch.setattr(imputation, "complete", fails)
+    flow = flow_named("realnvp")
+    y, hidden = data(flow, 3), masks(tuple(flow.shape), 3)["random"]
+    together, *alone = (
+        viscos.condition(flow, y[rows], ~hidden[rows], partition="maxvol", index=torch.tensor(rows)).completions(12)
+        for rows in ([0, 1, 2], [0], [1], [2])
+    )
+    anew = (together.solution.attempts > 1).view(12, 3) & together.ok
+    assert anew.any(0).all() and not anew.all(0).any()
+    for row, own in enumerate(alone):
+        assert torch.equal(own.ok[:, 0], together.ok[:, row])
+        torch.testing.assert_close(own.draws[:, 0], together.draws[:, row], rtol=0, atol=1e-7, equal_nan=True)
 
 
 def test_matrices_that_are_repeated():

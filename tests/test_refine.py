@@ -12,6 +12,7 @@ from scipy.stats import genpareto, kstest, norm
 
 import viscos
 from viscos.core.errors import InputError
+from viscos.core.rng import item_uniform
 from viscos.core.solution import Status
 from viscos.inference.diagnosis import Diagnosis
 from viscos.inference.proposals import propose
@@ -87,6 +88,35 @@ def test_smoothing_keeps_the_order_the_body_and_the_largest():
         alone = pareto_smoothed(w[:, column : column + 1])
         torch.testing.assert_close(alone[0][:, 0], smooth[:, column])
         torch.testing.assert_close(alone[1][0], k[column])
+
+
+def test_the_tail_is_quantiles_of_its_law():
+    """Of 128 weights ⌈25.6⌉ are the tail; they become quantiles of the fitted law, none above the largest."""
+    log_w = (-0.6 * uniform(128, 1, seed=6).log()).sort(0).values
+    w = (log_w - log_w[-1]).exp()
+    shape, scale = (float(v) for v in generalised_pareto(w[-26:] - w[-27]))
+    law = genpareto.ppf((np.arange(26) + 0.5) / 26, shape, scale=scale)
+    wanted = torch.cat([w[:-26, 0], (w[-27] + torch.tensor(law)).clamp_max(1)])
+    smooth = (pareto_smoothed(log_w)[0][:, 0] - log_w[-1]).exp()
+    torch.testing.assert_close(smooth, wanted)
+
+
+@pytest.mark.parametrize("n", [5, 26, 27, 41])
+def test_the_generalised_pareto_fit_by_its_paper(n):
+    """Zhang and Stephens (2009), section 2, a point of the grid after the other, and the prior of ten draws at ½."""
+    x = np.sort(genpareto.rvs(0.4, scale=2.0, size=n, random_state=np.random.default_rng(n)))
+    points, quartile = 30 + int(n**0.5), x[int(n / 4 + 0.5) - 1]
+    theta, profile = [], []
+    for j in range(1, points + 1):
+        theta.append(1 / x[-1] + (1 - (points / (j - 0.5)) ** 0.5) / (3 * quartile))
+        k = -np.mean(np.log1p(-theta[-1] * x))
+        profile.append(n * (math.log(theta[-1] / k) + k - 1))
+    weight = [1 / sum(math.exp(other - own) for other in profile) for own in profile]
+    mean = sum(w * each for w, each in zip(weight, theta, strict=True))
+    k = -np.mean(np.log1p(-mean * x))
+    shape, scale = generalised_pareto(torch.tensor(x)[:, None])
+    assert float(shape) == pytest.approx((-n * k + 5) / (n + 10), rel=1e-9)
+    assert float(scale) == pytest.approx(k / mean, rel=1e-9)
 
 
 def test_weights_of_which_nothing_can_be_said():
@@ -280,6 +310,43 @@ def test_an_item_is_refined_alike_in_any_company(method):
     assert torch.equal(together.draws[:, ~hidden], y[~hidden].expand(3, -1))
     assert torch.equal(together.draws[:, 1], y[1].expand(3, 1, 4, 4))  # nothing is missing: unchanged
     assert together.solution.evaluations.min() > 0
+
+
+@pytest.mark.parametrize(("draws", "looked_at"), [(4, [15, 31, 47, 63]), (1, [63]), (3, [20, 41, 62])])
+def test_a_chain_is_looked_at_at_equal_distances(draws, looked_at):
+    """So that a draw is never the first proposal, which is one of q; and all proposals are paid for."""
+    q = problem()[3]([0, 3])
+    proposals = propose(q, 64)
+    states, _ = chained(proposals.weight, item_uniform(q.seed, q.batch.index, 64, "accept"))
+    found = refined(q, proposals, "imh", draws)
+    wanted = torch.stack([proposals.clean[states[looked_at, item], item] for item in range(2)], 1)
+    assert torch.equal(found.draws, wanted)
+    spent = proposals.solution.evaluations.view(64, 2).sum(0)
+    torch.testing.assert_close(found.solution.evaluations.view(draws, 2).sum(0).to(F64), spent.to(F64))
+
+
+def test_the_mean_is_by_smoothed_weights():
+    q = problem()[3]([0, 3])
+    proposals = propose(q, 64)
+    proposals = replace(proposals, weight=3 * normal(64, 2, seed=8))  # a few count for all
+    smooth = pareto_smoothed(proposals.weight)[0]
+
+    def mean(weight):
+        return torch.einsum("kb,kb...->b...", weight.softmax(0), proposals.clean)
+
+    found = refined(q, proposals, "sir", 2).mean()
+    torch.testing.assert_close(found, mean(smooth))
+    assert (found - mean(proposals.weight)).abs().max() > 1e-3
+
+
+def test_too_few_draws_are_no_reason_for_trust():
+    """The weight of one draw is even whatever q is; but not of an item whose weight is known without."""
+    y = torch.tensor([[NAN, 8.0], [1.0, 2.0], [NAN, NAN]], dtype=F64)
+    q = viscos.condition(AffineFlow(2), y)
+    for draws in (1, 2, 3, 4):
+        assert q.diagnose(draws).words == ["doubtful", "good", "good"]
+        with pytest.warns(UserWarning, match="refined draws of 1 of 3 items are doubtful"):
+            assert q.refine("imh", draws, proposals=draws).diagnosis.words[0] == "doubtful"
 
 
 def test_everything_missing_is_a_sample_of_the_flow():

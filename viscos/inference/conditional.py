@@ -94,7 +94,7 @@ class Conditional(Approximation):
 
         The first fit of a posterior for each item begins at a Laplace approximation, for the items for which that has
         the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
-        best q that was seen: by that bound or, where eight draws cannot tell, by weights that vary less, or where these
+        best q that was seen: by that bound or, where a few draws cannot tell, by weights that vary less, or where these
         are estimated (beyond 32 entries) the later one. With `decay` the rate falls to zero along a cosine. With
         `progress` there is a bar, in terminals and notebooks; if it is a function, that is called after each step with
         its number and what it measured, `bound` too when it was looked at. Warns if the bound was still rising in the
@@ -138,7 +138,7 @@ class Conditional(Approximation):
         """
         if self._condition is None:
             self._condition = condition_number(self.flow, self.batch.filled(), self.batch.hidden, self._point)
-        return self._condition
+        return self._condition.clone()
 
     def sample(self, n: int = 1) -> Returned:
         """n new draws (n, B, …); observed entries bit for bit, hidden ones NaN where the solve failed."""

@@ -28,6 +28,8 @@ practical rate (Vehtari et al., 2024)."""
 _EVEN = 0.97
 """Effective share above which weights are as good as even. Total variation is below a tenth there, and k̂, which knows
 no scale, is of what rounding does to them."""
+_DRAWS = 6
+"""Draws from which on that tells something: weights of fewer are even by chance, and that of one always is."""
 _SHARE = 0.8, 0.5
 """Effective draws of one draw of q. ESS/K is about 1/(1 + χ²), with χ² the divergence of p from q (Agapiou et al.,
 2017), and total variation is at most ½ √χ²: at most a quarter, and half, of the mass of q stand in the wrong place."""
@@ -61,7 +63,7 @@ class Diagnosis:
     evidence: Tensor
     """log of the mean weight in nats (B,), between the bound and log p(y^O); their distance is about KL(q‖p)."""
     pareto_k: Tensor
-    """k̂ of the weights (B,); NaN where too few draws have a weight."""
+    """k̂ of the weights (B,); NaN where too few draws have a weight, 0 where weights are the same whatever q is."""
     effective: Tensor
     """Kish's effective sample size (B,), of K."""
     failed: Tensor
@@ -101,7 +103,7 @@ class Diagnosis:
             share, limits, why = effective / self.refined, _OF_REFINED, f"{size} proposals for {self.refined} draws"
         else:
             share, limits, why = effective / self.draws, _SHARE, size
-        even = effective > _EVEN * self.draws
+        even = effective > _EVEN * self.draws and self.draws >= _DRAWS
         tests = [
             (_below(error, _ERROR), f"log-determinants are estimated, to ±{error:.2g} nats"),
             (0 if even else _below(k, _K), "too few draws have a weight for k̂" if math.isnan(k) else f"k̂ = {k:.2f}"),

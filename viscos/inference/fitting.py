@@ -28,7 +28,7 @@ Progress = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and what it measured."""
 
 _SHOWN = ("bound", "residual", "failed")
-_JUDGED = 8  # draws of each item by which a fit is judged, of each component of a mixture
+_JUDGED = 16, 8  # draws of each item, of each component, by which a fit is judged: by exact weights, and estimated
 _WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 
@@ -41,6 +41,10 @@ class Fitting:
 
     def fit(self, steps: int, learning_rate: float, samples: int, decay: bool, progress: Progress | None) -> list[str]:
         """`steps` of Adam; returns what should not be overlooked, a line each. The flow's parameters stay fixed."""
+        if any(p.is_inference() for p in self.q.flow.parameters()):
+            raise InputError(
+                "the flow was made under torch.inference_mode, where nothing can be fitted through it; make it outside"
+            )
         with fixed(list(self.q.flow.parameters())), torch.inference_mode(False), torch.enable_grad(), full_precision():
             return self._fit(steps, learning_rate, samples, decay, progress)
 
@@ -71,15 +75,19 @@ class Fitting:
     @property
     def _draws(self) -> int:
         """The number of draws of an item by which a fit is judged."""
-        return _JUDGED * len(self.q.posterior(self.q.batch, self.q.flow).centers())
+        return _JUDGED[0 if self._exact else 1] * len(self.q.posterior(self.q.batch, self.q.flow).centers())
+
+    @property
+    def _exact(self) -> bool:
+        """Whether log-determinants are written out where a fit is judged."""
+        return self.q.batch.values.shape[1:].numel() <= min(_WRITTEN, self.q.flow.dense_below)
 
     def _begin(self, parameters: list[nn.Parameter]) -> Best:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""
         posterior, batch = self.q.posterior, self.q.batch
         weight = self._judged()
         each = isinstance(posterior, PerItem) and all(len(p) == len(batch) for p in parameters)
-        exact = batch.values.shape[1:].numel() <= min(_WRITTEN, self.q.flow.dense_below)
-        best = Best(parameters, weight, each, exact)
+        best = Best(parameters, weight, each, self._exact)
         if isinstance(posterior, PerItem) and each and not self.steps_done:
             posterior.begin(self._laplace(posterior(batch, self.q.flow)))
             best.offer(self._judged())

@@ -12,6 +12,7 @@ from viscos.core.solution import per_item
 from viscos.inference.elbo import lower_bound
 
 _LOOKS = 5
+_APART = 4, 2  # standard errors by which bounds differ, of a few draws' weights: that are exact, and estimated
 _FEW = 10  # steps below which a fit is looked at in the end alone
 _FAILED = 0.03  # share of failed draws that is worth a line
 
@@ -49,13 +50,14 @@ class Best:
 def _better(new: Tensor, old: Tensor, exact: bool) -> Tensor:
     """Whether log-weights (K, B) of the same noise, NaN where a draw failed, are those of a better q (B,), bool.
 
-    By their bounds, where these are apart by two standard errors of the paired differences or more. Else by how little
-    the weights vary: they are constant where q is exact, and near there their variance is twice the divergence, of
-    which a few draws tell more than of a mean that errs by the root of it. Weights that are not `exact` vary by their
-    estimates too, which says nothing of q: the later one is taken then.
+    By their bounds, where these are apart by more than chance; the standard error of the paired differences is itself
+    of a few draws. Else by how little the weights vary: they are constant where q is exact, and near there their
+    variance is twice the divergence, of which a few draws tell more than of a mean that errs by the root of it. Weights
+    that are not `exact` vary by their estimates too, which says nothing of q: the later one is taken then.
     """
     gain, paired = lower_bound(new) - lower_bound(old), new - old
-    noise = 2 * _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
+    error = _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
+    noise = _APART[0 if exact else 1] * error
     steadier = _variance(new) < _variance(old) if exact else torch.ones_like(gain, dtype=torch.bool)
     return (gain > noise) | ((gain.abs() <= noise) & steadier)
 

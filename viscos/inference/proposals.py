@@ -38,16 +38,19 @@ class Proposals:
     """Standard deviation of the error of a log-weight in nats (B,), 0 where log-determinants are exact."""
     ratio: Tensor
     """Of the first draws (k, B): log of the weight of another completion of the same latent over `weight`, or −∞."""
+    constant: Tensor
+    """Whether all weights are the same whatever q is (B,), bool: nothing is hidden, or nothing observed."""
 
     def diagnosis(self, refined: int = 0) -> Diagnosis:
         """What the weights say, `refined` draws being made of the proposals."""
         residual = self.solution.residual.view(self.weight.shape)
         solved = ~self.weight.isnan()
         largest = torch.where(solved, residual, -torch.inf).amax(0)
+        k = pareto_smoothed(self.weight)[1]
         return Diagnosis(
             lower_bound(self.weight),
             log_evidence(self.weight).to(self.weight.dtype),
-            pareto_smoothed(self.weight)[1],
+            torch.where(self.constant, 0, k),
             effective_size(self.weight),
             1 - solved.double().mean(0),
             torch.where(largest >= 0, largest, float("nan")),
@@ -76,7 +79,7 @@ def propose(approximation: Approximation, draws: int) -> Proposals:
     error = error.square().nanmean(0).nan_to_num(0).sqrt()
     whole = batch.observed.flatten(1).all(1)  # all draws are the same then, whatever estimates of their weight say
     weight, error = torch.where(whole, weight.nanmean(0), weight), torch.where(whole, error / draws**0.5, error)
-    return Proposals(y, weight, solution, clean, error, ratio)
+    return Proposals(y, weight, solution, clean, error, ratio, parts[0].constant)
 
 
 _TENSORS = "y", "weight", "clean", "error", "ratio"
@@ -105,6 +108,7 @@ def _some(approximation: Approximation, numbers: range) -> Proposals:
         clean.view(*shape, *like.shape[1:]),
         torch.where(weight.isnan() | drawn.empty, float("nan"), error.view(shape)),
         log_ratio(approximation, y[: len(looked)], looked),
+        batch.observed.flatten(1).all(1) | batch.empty,
     )
 
 
