@@ -417,8 +417,23 @@ REFUSED = [
         "metrics.json is no record of `viscos train` or `viscos eval` with its settings",
     ),
     (
-        changed(RECORD, command="eval", config__evaluation={"seed": 3}, seed=3),
+        changed(RECORD, command="eval", config__evaluation={"seed": 0}),
         "a, b are all missing=0.5 seed=0; leave all but one of them",
+    ),
+    (
+        changed(RECORD, command="eval", config__evaluation={"seed": 3}, config__seed=1, seed=3),
+        "disagree about evaluation.seed: 0 in a; 3 in b",
+    ),
+    (changed(RECORD, seed=1, config__flow__steps=2), "disagree about flow.steps: nothing in a; 2 in b"),
+    (
+        changed(
+            RECORD, command="eval", config__seed=1, config__trained={"mask": RANDOM | {"missing": 0.9}, "missing": 0.9}
+        ),
+        "disagree about the holes of the training: RandomMask, missing=0.5 in a; RandomMask, missing=0.9 in b",
+    ),
+    (
+        changed(RECORD, command="eval", config__seed=1, config__unfinished_at_step=7),
+        "disagree about unfinished_at_step: nothing in a; 7 in b",
     ),
     (
         changed(RECORD, config__mask={"_target_": "viscos.data.masks.CenterMask"}, config__missing=None),
@@ -431,6 +446,27 @@ REFUSED = [
         for lacking, said in (("items", "'items', which"), ("mask_hash", "'mask_hash', which"))
     ),
 ]
+
+
+def test_a_setting_that_an_earlier_version_had_not_is_no_difference():
+    later = changed(RECORD, seed=1, config__flow__steps=2, commit="2")
+    put("runs", a=changed(RECORD, commit="1"), b=later)
+    assert len(records.read(["runs"])) == 2
+
+
+def test_one_model_under_several_holes_is_a_table_and_two_models_are_told_apart():
+    def measured(missing, **about):
+        holes = {"config__missing": missing, "config__mask": RANDOM | {"missing": missing}}
+        return changed(RECORD, command="eval", **holes, **about)
+
+    half = {"mask": RANDOM, "missing": 0.5}
+    several = put("one", a=RECORD, b=measured(0.7, config__trained=half), c=measured(0.9, config__trained=half))
+    assert [record.rate for record in records.read([several])] == [0.5, 0.7, 0.9]
+    put("two", a=measured(0.7, config__trained=half), b=measured(0.7, config__trained={"mask": RANDOM, "missing": 0.9}))
+    put("own", a=RECORD, b=measured(0.7), c=measured(0.9))  # each trained under the holes that it is measured under
+    assert len(records.read(["own"])) == 3
+    families = [record.family for record in records.read(["two"], "trained.missing")]
+    assert families == ["residual flow, trained.missing=0.5", "residual flow, trained.missing=0.9"]
 
 
 def one_line(capsys, *words: str) -> str:

@@ -29,8 +29,12 @@ _FLOWS = {
 """What flows are called in a table."""
 _COMMANDS = ("train", "eval")
 """What leaves the records of tables."""
-_MAY_DIFFER = ("seed", "missing", "mask", "log_every")
+TRAINED = "trained"
+"""Under this key of the settings of an evaluation are `mask` and `missing` of the training."""
+_MAY_DIFFER = ("seed", "missing", "mask", "log_every", TRAINED)
 """Settings in which the runs of one table differ, or which change no number."""
+_UNSAID = {"evaluation.seed": "0"}
+"""What a record without a setting has of it."""
 _NEEDED = ("dataset", "items", "mask_hash", "seed")
 """What a table asks of every record besides its settings."""
 _KINDS = ("flow", "imputer")
@@ -53,6 +57,18 @@ class Record:
         return float(self.content["config"]["missing"])
 
     @property
+    def trained(self) -> dict[str, Any]:
+        """`mask` and `missing` of the training: those that are measured, unless the record says otherwise."""
+        config: dict[str, Any] = self.content["config"]
+        return config.get(TRAINED) or {key: config.get(key) for key in ("mask", "missing")}
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was measured under other holes than it was trained with."""
+        config = self.content["config"]
+        return any(value != config.get(key) for key, value in self.trained.items())
+
+    @property
     def flow(self) -> str:
         """The kind of flow: the last part of its `_target_`, or `implicit`. Records of one kind are a family."""
         flow = self.content["config"].get("flow", {})
@@ -72,7 +88,7 @@ class Record:
     @property
     def group(self) -> Any:
         """The value of the setting `by`; of a part, the last word of its name."""
-        node: Any = self.content["config"]
+        node: Any = self.content["config"] | {TRAINED: self.trained}
         for key in self.by.split(".") if self.by else ():
             node = node.get(key) if isinstance(node, dict) else None
         return str(node.get("_target_")).rpartition(".")[2] if isinstance(node, dict) else node
@@ -232,11 +248,34 @@ def _drawn(record: Record, kind: str) -> Any:
 def _check_family(records: list[Record]) -> None:
     """Refuses records of one family that differ in more than the rate and the seed."""
     for key in sorted({key for record in records for key in _settings(record)}):
-        _agree(records, key, lambda record, key=key: _settings(record).get(key))  # type: ignore[misc]
+        _agree(
+            records, key, partial(_setting, key, {_version(record) for record in records if key in _settings(record)})
+        )
+    if any(record.elsewhere for record in records):
+        _agree(records, "the holes of the training", _holes)
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
         same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
         if len(same) > 1:
             raise InputError(f"{_names(same)} are all missing={rate:g} seed={seed}; leave all but one of them out")
+
+
+def _setting(key: str, versions: set[str], record: Record) -> str | None:
+    """What a record says of a setting; None if the version that wrote it had none, other `versions` having it."""
+    unsaid = _UNSAID.get(key, "nothing") if _version(record) in versions else _UNSAID.get(key)
+    return _settings(record).get(key, unsaid)
+
+
+def _holes(record: Record) -> str:
+    """Those of the training, in words."""
+    mask = record.trained["mask"] or {}
+    kind = str(mask.get("_target_")).rpartition(".")[2]
+    rest = [f"{key}={value}" for key, value in mask.items() if key != "_target_"]
+    return ", ".join([kind, *rest])
+
+
+def _version(record: Record) -> str:
+    """Of the code that left the record."""
+    return str(record.content.get("commit") or record.entry("versions").get("viscos"))
 
 
 def _agree(records: list[Record], what: str, of: Callable[[Record], Any]) -> None:

@@ -15,12 +15,21 @@ from viscos.commands.assemble.imputers import Parts
 from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
-from viscos.commands.assemble.saved import dataset_of, from_training, moved, test_masks, test_split, unfinished
+from viscos.commands.assemble.saved import (
+    dataset_of,
+    from_training,
+    moved,
+    test_masks,
+    test_split,
+    unfinished,
+    unfinished_step,
+)
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
 from viscos.imputers import GivenImputer, Imputer
+from viscos.runs.records import TRAINED
 from viscos.runs.trained import Fitted, Saved, Trained, load_any
 from viscos.train.model import Model
 
@@ -119,6 +128,8 @@ def _described(trained: Saved, cfg: dict[str, Any], masks: Masks | None, items: 
     """Settings by which records compare: what was trained, and how and under which masks it is measured."""
     own = {key: value for key, value in trained.cfg.items() if key not in ("imputers", "metrics")}
     own |= {key: cfg[key] for key in ("imputer", "solver", "draws", "denoise")} | {"test_items": items}
+    own |= {TRAINED: {"mask": own["mask"], "missing": own["missing"]}}
+    own |= {} if (step := unfinished_step(trained)) is None else {"unfinished_at_step": step}
     own |= {} if masks is None else {"mask": masks.saved, "missing": masks.missing}
     return own | {"evaluation": {"seed": cfg["seed"]}}
 

@@ -58,6 +58,11 @@ def unfinished(trained: Saved) -> tuple[str, ...]:
     return (f"this training has not come to its end{at} and was not measured; {goes_on}",)
 
 
+def unfinished_step(trained: Saved) -> int | None:
+    """The step at which a training stands that has not come to its end; None where it has, or cannot be told."""
+    return int(trained.state["trainer"]["step"]) if unfinished(trained) and "trainer" in trained.state else None
+
+
 def moved(trained: S, place: dict[str, Any] | None) -> S:
     """The run with its data where `place`, the settings of a data set, says that they are now.
 
