@@ -30,6 +30,7 @@ from viscos.metrics import Coverage, EnergyAndSpread
 from viscos.metrics.calibration import Scores, varying
 from viscos.metrics.metric import measured
 from viscos.metrics.ranks import Ranks, uniformity
+from viscos.metrics.ratio import Ratio
 from viscos.metrics.simulated import simulated
 from viscos.posteriors import Diagonal
 from viscos.report.calibrated import calibration_lines, save_calibration
@@ -462,7 +463,18 @@ def test_the_flow_itself_is_calibrated_on_its_own_samples_and_a_wrong_posterior_
     record = {"simulated": right, "calibration": {"draw": wrong}, "labels": {"draw": "viscos, one draw"}}
     lines = calibration_lines(record)
     assert len(lines) == 3 and lines[1].startswith("  viscos: ") and "own samples" in lines[2]
+    assert "% in the central 50, 90, 95 %; CRPS" in lines[1]
+    few = {f"coverage_{percent}": wrong[f"coverage_{percent}"] | {"nominal": 0.6} for percent in (90, 95)}
+    assert "% in the central 50, 60, 60 %; CRPS" in calibration_lines({"simulated": wrong | few})[1]
     assert calibration_lines({}) == []
+
+
+def test_the_error_of_a_ratio_is_by_the_items_that_count():
+    """Items without an entry that counts are no evidence: of one that has some, nothing is known of chance."""
+    alone = Ratio.of(torch.tensor([1.0, 0, 0]), torch.tensor([2.0, 0, 0]))
+    assert alone.value == 0.5 and math.isnan(alone.standard_error)
+    a, b = torch.tensor([1.0, 3, 2, 0]), torch.tensor([2.0, 4, 5, 0])
+    assert Ratio.of(a, b) == Ratio.of(a[:3], b[:3])
 
 
 def test_draws_of_a_sample_have_other_noise_than_it(monkeypatch):

@@ -555,6 +555,16 @@ def test_eval_measures_completions_by_another_method(trained, capsys):
     with np.load(made / "completions.npz") as arrays:
         np.savez("single.npz", draws=arrays["draws"][0])
         np.savez("open.npz", draws=np.where(arrays["observed"], np.nan, arrays["draws"]))
+        failed = (np.arange(5) < 3)[:, None, None, None] & ~arrays["observed"]
+        np.savez("gappy.npz", draws=np.where(failed, np.nan, arrays["draws"]))
+        np.savez("gaussian.npz", draws=arrays["draws"])
+    capsys.readouterr()
+    viscos(*eval, "completions=gappy.npz")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("gappy")]
+    assert len(lines) >= 2 and all(line.endswith("3 of 5 items") for line in lines[:2])
+    twice = ("eval", f"checkpoint={trained}", "calibration=false", *alike)
+    assert "two imputers are called 'gaussian'" in refused(capsys, *twice, "completions=gaussian.npz")
+    assert "two imputers are called 'knn'" in refused(capsys, *twice, "imputers=[knn,knn]")
     assert "give draws[None]" in refused(capsys, *eval, "completions=single.npz")
     assert "is NaN where it is observed; fill in" in refused(capsys, *eval, "completions=open.npz")
     assert "take items=5" in refused(capsys, *eval, f"completions={made}", "items=6")

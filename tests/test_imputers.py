@@ -349,6 +349,14 @@ def test_what_all_of_them_keep(name):
         imputer.impute(incomplete(VALUES[:, :2], OBSERVED[:, :2]))
 
 
+def test_a_part_of_the_items_is_of_all_of_them():
+    """Of a sorted table the first rows know nothing of the last."""
+    x = torch.linspace(0, 9, 1000)
+    data = IncompleteData(torch.stack([x, x], 1), torch.ones(1000, 2, dtype=torch.bool))
+    last = incomplete(torch.tensor([[9.0, 0.0]]), torch.tensor([[True, False]]))
+    assert float(NeighboursImputer(1, rows=100).fit(data).impute(last).mean()[0, 1]) == 9
+
+
 def test_refusals_of_scikit_learns():
     for made in (MedianImputer, NeighboursImputer, IterativeImputer, ForestImputer):
         with pytest.raises(InputError, match="call fit first"):

@@ -97,6 +97,7 @@ def test_what_is_advised_can_be_typed(words, place, remedy, value, typed, capsys
         (" b ", """'k=" b "'"""),
         ("a b", """'k="a b"'"""),
         (0.5, "k=0.5"),
+        (["null", "True", "1e3", "007", "a"], """'k=["null","True","1e3",007,a]'"""),
     ],
 )
 def test_values_are_typed_as_hydra_reads_them(value, word):

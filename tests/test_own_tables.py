@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from problems import F64
+from problems import F64, normal
 
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.results import Results, completed
@@ -24,6 +24,7 @@ from viscos.data.columns import FORMATS, Column, Scheme
 from viscos.data.dialect import Dialect
 from viscos.data.far_out import far_from_training, far_out
 from viscos.data.incomplete import IncompleteData
+from viscos.data.rows import fingerprints
 from viscos.data.scaling import Scaling, fit_scaling
 from viscos.data.sources.registry import load
 from viscos.data.sources.sheet import read_sheet
@@ -71,6 +72,13 @@ def whole(**settings) -> Vectors:
         ("12,34.5", {"thousands": ","}, NAN),
         ("1 234", {"thousands": " "}, 1234.0),
         ("-1'000", {"thousands": "'"}, -1000.0),
+        ("12.345", {"decimal": ",", "thousands": "."}, 12345.0),
+        ("0.540", {"decimal": ",", "thousands": "."}, NAN),
+        ("-0.750", {"decimal": ",", "thousands": "."}, NAN),
+        ("1234.567", {"decimal": ",", "thousands": "."}, NAN),
+        (",123", {"thousands": ","}, NAN),
+        ("-,123", {"thousands": ","}, NAN),
+        ("012,345", {"thousands": ","}, NAN),
     ],
 )
 def test_a_number_is_read_by_its_signs(text, signs, expected):
@@ -93,9 +101,11 @@ def test_other_signs_are_advised_as_they_can_be_typed(cell, advised):
     ("value", "signs", "written"),
     [
         (1602040919121.0, {}, "1602040919121"),
+        (1.7e18 + 256, {}, "1700000000000000256"),
         (1602040919121.25, {}, "1602040919121"),
         (-12345678901234567.0, {}, "-12345678901234568"),
-        (1e20, {}, "1e+20"),
+        (1e20, {}, "100000000000000000000"),
+        (1e22, {}, "1e+22"),
         (1 / 3, {"decimal": ","}, "0,333333333333"),
         (0.0, {}, "0"),
     ],
@@ -588,6 +598,41 @@ def test_a_changed_table_is_read_by_the_logarithms_of_training():
         fit_scaling(by_log, by_log.known).aligned(load("table", "train", path="t.csv"))
 
 
+def test_rows_of_a_changed_table_are_known_again():
+    """By columns that are as in training, in any order, whatever another one holds now; logarithms have 17 digits."""
+    income, whole = normal(30, seed=3).exp(), torch.arange(30.0, dtype=F64)
+    now = Scheme((Column("k"), Column("income", log=True)))
+    then = Scheme((Column("income", log=True), Column("k", whole=True)))
+
+    def data(scheme, *columns):
+        values = scheme.encode(torch.stack(columns, 1))
+        return Vectors("t", values, None, 0, columns=scheme.entries, scheme=scheme)
+
+    trained = data(then, income, whole)
+    found = Scaling.fit(trained, trained.known).aligned(data(now, whole, income))
+    assert torch.equal(found.values, trained.values) and found.scheme == then
+    assert torch.equal(fingerprints(found), fingerprints(trained))
+
+
+def test_long_numbers_are_categories_of_an_array_that_are_told_apart():
+    codes = np.array([1234567890123.0, 1234567890124.0, 1234567890125.5])
+    rows = np.stack([codes[np.arange(60) % 3], np.arange(60.0)], 1)
+    np.save("t.npy", rows)
+    scheme = load("table", "train", path="t.npy", categories=[0]).scheme
+    assert len(set(scheme.columns[0].levels)) == 3
+    assert read_rows("t.npy", scheme).numbers[:, 0].tolist() == [0, 1, 2] * 20
+
+
+def test_completed_numbers_have_the_digits_in_which_their_column_varies():
+    values = torch.tensor([[1700000000123.25, 1.7e18 + 2560.0], [0.0, 0.0]], dtype=F64)
+    write("ms,ns\n,\n1700000000124.5,1700000000000000000\n")
+    columns = Scheme((Column("ms"), Column("ns", whole=True)))
+    rows, known = read_rows("t.csv", columns), torch.tensor([[False, False], [True, True]])
+    Filled(rows, columns, values, values[None], known, known).write(Path())
+    written = Path("completed.csv").read_text().splitlines()
+    assert written[1] == "1700000000123.25,1700000000000002560"
+
+
 def test_completions_of_a_constant_column_are_its_value():
     scheme = Scheme((Column("a"), Column("b", log=True), Column("x")))
     numbers = torch.tensor([[0.1, 2.5, -1], [0.1, 2.5, 3]], dtype=F64)
@@ -736,7 +781,7 @@ def test_the_files_of_a_completed_table():
     text = Path("out/completed.csv").read_text()
     assert text == "id,n,kind,x,day\n1,3,b,0.50,2024-01-01\n2,4,b,0.25,2024-01-02\n3,5,a,1.5,2024-01-03\n"
     masked = Path("out/masked.csv").read_text()
-    assert masked == text.replace("5,a,1.5,", "5,a,1.58333333333,")
+    assert masked == text.replace("5,a,1.5,", "5,a,1.58333333333333,")
     assert sorted(each.name for each in Path("out/draws").iterdir()) == [f"draw_00{k}.csv" for k in (1, 2, 3)]
     assert Path("out/draws/draw_003.csv").read_text().splitlines()[1:3] == ["1,3,c,0.50,2024-01-01", "2,,b,,"]
     with open("out/summary.csv", newline="") as file:

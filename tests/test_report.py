@@ -180,6 +180,11 @@ def test_draws_behind_the_gaussian():
     ]
 
 
+def test_one_item_says_nothing_of_chance():
+    energy = {"draw": score(3.6, None) | {"items": 1}, "gaussian_draw": score(1.5, None) | {"items": 1}}
+    assert warned(compared(0.18, 0.19, energy=energy)) == []
+
+
 @pytest.mark.parametrize("draws", [1, 2, 3, 4, 8, 33])
 def test_right_draws_of_a_skewed_posterior_are_no_cause_for_a_warning(draws):
     """Of an exponential law, the mean of a few draws has more error than the mean itself, which is the Gaussian's."""

@@ -17,7 +17,7 @@ from viscos.core.solution import Status
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.layers.whitening import Whitening
 from viscos.imputers import Cost, Imputer, NeighboursImputer
-from viscos.imputers.stacked import HeldOut, StackedImputer, cells_of, folds
+from viscos.imputers.stacked import HeldOut, StackedImputer, _enough, cells_of, folds
 from viscos.inference import Completions
 from viscos.runs import checkpoint
 
@@ -124,6 +124,17 @@ def test_shares_of_columns_whose_neighbours_are_gone():
     assert torch.allclose(floor.stacked(found, Parts()).weights, torch.tensor([[0.625, 0.375], [0.6, 0.0]]))
     assert "completed by 0.61 viscos + 0.19 gaussian + 0.20 mean, on average over columns" in floor.line(found)
     assert floor.has_neighbours({"shares": shares}) and not floor.has_neighbours(found)
+
+
+def test_as_many_held_out_cells_are_looked_at_as_tell_enough():
+    held = torch.rand(9000, 20, generator=torch.Generator().manual_seed(0)) < 0.1
+    ones = torch.ones(20)
+    rows = _enough(held, ones, 0)
+    assert 4000 <= int(held[rows].sum()) <= 4020  # 200 of a column
+    assert held[rows].any(1).all() and (rows.diff() > 0).all() and len(rows) < 3000
+    assert int(rows.max()) > 8000 and not torch.equal(rows, _enough(held, ones, 1))
+    assert torch.equal(_enough(held[:500], ones, 0), held[:500].any(1).nonzero().flatten())
+    assert len(_enough(held, ones / 20, 0)) > 4 * len(rows)  # all entries are of one category
 
 
 def test_a_column_keeps_its_only_cell():

@@ -275,6 +275,11 @@ def test_rows_that_were_trained_on_are_no_test_rows(table, capsys):
     data = ("dataset=table", f"dataset.path={path}", "dataset.label=kind", "missing=0.3", "hydra.run.dir=knn")
     assert main(["train", "imputer=knn", *data, "imputers=[]", "threads=1"]) == 0
     assert says in refused(capsys, "train", "resume=knn", "dataset.path=grown.csv")
+    capsys.readouterr()
+    ran("impute", f"checkpoint={table}", "input=grown.csv", "imputer=knn", "dataset.path=grown.csv", "draws=1",
+        "missing=0.1", "threads=1")  # fmt: skip
+    said = capsys.readouterr().out
+    assert "'grown' has changed since the training, and an imputer is fitted to what it holds now" in said
 
 
 def test_a_table_is_completed_in_its_own_cells(table):

@@ -15,7 +15,7 @@ from viscos.core.labels import MEASURES
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
-from viscos.imputers import Cost, GivenImputer, Imputer, NetworkImputer, ViscosImputer, kinds_of
+from viscos.imputers import Cost, GivenImputer, Imputer, NetworkImputer, ViscosImputer, check_apart, kinds_of
 from viscos.inference import Completions, Objective
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Recognition, Reference, TrainedAlong
 from viscos.metrics.likelihood import Progress, bound_record, complete_data_record, log_likelihood_record
@@ -127,6 +127,7 @@ class _Completion:
     ) -> None:
         self.test, self.observed, self.protocol, self.imputers = test, observed, protocol, imputers
         self.metrics, self.device = metrics, device
+        check_apart(imputers)
         self.costs = [Cost.of(imputer) for imputer in imputers]
         self.solutions: list[Solution] = []
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
+from viscos.commands.assemble.saved import rows_seen
 from viscos.commands.lines import write_lines
 from viscos.commands.outputs import CHECKED
 from viscos.commands.results import Results, completed
@@ -122,10 +123,10 @@ def _error(column: Column, guess: Tensor, truth: Tensor) -> float:
 
 def _trained_on(job: Imputing) -> Tensor:
     """Which rows are among those that the run was trained on (N,), bool."""
-    data, scaling, trained = job.items.data, job.saved.scaling, job.saved.rows
-    if scaling is None or trained is None or not isinstance(data, Vectors):
+    data, scaling = job.items.data, job.saved.scaling
+    if scaling is None or job.saved.rows is None or not isinstance(data, Vectors):
         return torch.zeros(len(data), dtype=torch.bool)
-    return torch.isin(fingerprints(scaling.aligned(data)), trained)
+    return torch.isin(fingerprints(scaling.aligned(data)), rows_seen(job.saved))
 
 
 def _cells(job: Imputing) -> Tensor:

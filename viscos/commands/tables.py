@@ -24,6 +24,8 @@ TAIL = 0.05
 """Probability on each side of the intervals in the summary."""
 FEWEST = round(1 / TAIL) - 1
 """Draws that such an interval needs."""
+_DIGITS = 15
+"""Of a cell that is filled: a column may vary in the last ones alone, as times in milliseconds do."""
 COMPLETED, DRAWS, SUMMARY, LONG, MASKED = "completed", "draws", "summary.csv", "draws_long.csv", "masked"
 LEFT = (f"{COMPLETED}.*", f"{MASKED}.*", DRAWS, SUMMARY, LONG)
 """What a table leaves in the folder of a run."""
@@ -181,7 +183,9 @@ def _text(column: Column, value: float, signs: Dialect) -> str:
     """A value as a cell of a table in these signs, empty if there is none."""
     if not math.isfinite(value):
         return ""
-    return column.text(value) if column.categories or column.format else signs.number(value + 0.0)  # of −0 it makes 0
+    if column.categories or column.format:
+        return column.text(value)
+    return signs.number(value + 0.0, _DIGITS)  # of −0 it makes 0
 
 
 def _frequent(draws: Tensor) -> Tensor:

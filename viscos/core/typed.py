@@ -10,6 +10,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./+:-]+")
 """Text that Hydra reads as it is."""
 
 
+_OTHERWISE = re.compile(r"(?i)null|true|false|[+-]?(inf|nan|\d+(\.\d*)?e[+-]?\d+)")
+"""Text that Hydra reads as something else."""
 _BARE = re.compile(r"[A-Za-z0-9_./+:,=\[\]-]+")
 """Text that a shell reads as it is; brackets are a pattern that no file's name is."""
 
@@ -26,6 +28,6 @@ def _value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = str(value)
-    if _PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text) and not (isinstance(value, str) and _OTHERWISE.fullmatch(text)):
         return text
     return '"' + re.sub(r'(\\*)(")', r"\1\1\\\2", text) + re.search(r"\\*$", text)[0] + '"'  # type: ignore[index]

@@ -143,8 +143,14 @@ def padded(cells: np.ndarray) -> str:
 
 def _written(value: float, values: np.ndarray, cells: np.ndarray | None) -> str:
     if cells is None:
-        return f"{value:.12g}"
+        return level_of(value)
     return _most(cells[values == value])
+
+
+def level_of(value: float) -> str:
+    """A number as a category of a table without text: to 12 digits, or all if it needs more."""
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def _most(cells: np.ndarray) -> str:

@@ -17,7 +17,11 @@ HOLES = ("", "na", "n/a", "nan", "null", "none", "?")
 """What stands in a cell without a value, in capitals or not."""
 SIGNS = ("delimiter", "decimal", "thousands", "encoding", "holes")
 """The settings of a dialect."""
+_WRITTEN_OUT = 1e22
+"""Below this a whole number has as many digits as it needs: all of them are known."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FIRST_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}")
+"""Of digits, where a sign for thousands follows."""
 _MARKS = {"utf-8-sig": b"\xef\xbb\xbf", "utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}
 _WITHOUT_MARK = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf16": "utf-16-le"}
 """Encodings that would write a mark of their own."""
@@ -77,7 +81,9 @@ class Dialect:
         return np.array([self._number(cell) for cell in cells], dtype=np.float64)
 
     def number(self, value: float, digits: int = 12) -> str:
-        """A finite number as a cell, to so many digits; whole ones up to 17 digits are written out."""
+        """A finite number as a cell, to so many digits; whole ones below 1e22 are written out."""
+        if value == round(value) and abs(value) < _WRITTEN_OUT:
+            return f"{value:.0f}"
         whole = len(f"{abs(value):.0f}")
         return f"{value:.{max(digits, whole) if whole <= 17 else digits}g}".replace(".", self.decimal)
 
@@ -104,7 +110,7 @@ class Dialect:
         if self.thousands:
             whole, point, rest = cell.partition(self.decimal)
             first, *groups = whole.split(self.thousands)
-            if any(len(group) != 3 for group in groups):
+            if groups and not (_FIRST_GROUP.fullmatch(first) and all(len(group) == 3 for group in groups)):
                 return math.nan
             cell = first + "".join(groups) + point + rest
         if self.decimal != ".":

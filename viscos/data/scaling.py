@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -170,13 +171,19 @@ def _bounds(scheme: Scheme, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vectors:
-    """A table that is read anew, and may have changed, by the scheme of training."""
+    """A table that is read anew, and may have changed, by the scheme of training.
+
+    What a column that is as in training holds stays bit for bit, for by that a row of training is known again.
+    """
     assert theirs is not None
-    if theirs.names != ours.names:
+    if sorted(theirs.names) != sorted(ours.names):
         raise InputError(
             f"{data.name!r} has the columns {', '.join(theirs.names)}, and the run was trained on "
             f"{', '.join(ours.names)}"
         )
+    if theirs.names != ours.names:
+        data = _in_order(data, theirs, ours.names)
+        theirs = Scheme(tuple(theirs.columns[theirs.names.index(name)] for name in ours.names))
     numbers = theirs.decode(data.values)
     for place, (found, wanted) in enumerate(zip(theirs.columns, ours.columns, strict=True)):
         if found.levels == wanted.levels and found.format == wanted.format:
@@ -186,7 +193,23 @@ def _as_in_training(data: Vectors, theirs: Scheme | None, ours: Scheme) -> Vecto
         if (np.isnan(fresh) & ~numbers[:, place].isnan().numpy()).any():
             raise InputError(f"column {wanted.name!r} of {data.name!r} holds other kinds of values than in training")
         numbers[:, place] = torch.from_numpy(fresh)
-    return replace(data, values=ours.encode(numbers), columns=ours.entries, scheme=ours)
+    values = ours.encode(numbers)
+    for number, (found, wanted) in enumerate(zip(theirs.columns, ours.columns, strict=True)):
+        if (found.levels, found.format, found.log) == (wanted.levels, wanted.format, wanted.log):
+            values[:, _of(ours, number)] = data.values[:, _of(theirs, number)]
+    return replace(data, values=values, columns=ours.entries, scheme=ours)
+
+
+def _of(scheme: Scheme, number: int) -> Tensor:
+    """The entries of a column."""
+    return torch.tensor(scheme.groups) == number
+
+
+def _in_order(data: Vectors, scheme: Scheme, names: Sequence[str]) -> Vectors:
+    """A table whose columns, of `scheme`, stand in the order of `names`."""
+    order = [scheme.names.index(name) for name in names]
+    entries = torch.cat([_of(scheme, number).nonzero().flatten() for number in order])
+    return replace(data, values=data.values[:, entries])
 
 
 def _text(column: Column, value: float) -> str:

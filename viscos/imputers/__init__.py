@@ -16,6 +16,7 @@ from viscos.imputers.guided.walk import GuidedImputer as GuidedImputer
 from viscos.imputers.imputer import Imputer as Imputer
 from viscos.imputers.imputer import OnFlow as OnFlow
 from viscos.imputers.imputer import Progress as Progress
+from viscos.imputers.imputer import check_apart as check_apart
 from viscos.imputers.imputer import kinds_of as kinds_of
 from viscos.imputers.imputer import quiet as quiet
 from viscos.imputers.iterative import IterativeImputer as IterativeImputer

@@ -16,11 +16,12 @@ from viscos.inference import Completions
 
 
 class ColumnwiseImputer(Imputer):
-    """Completes items by an imputer of scikit-learn, fitted to the first `rows` training items; one completion each.
+    """Completes items by an imputer of scikit-learn, fitted to `rows` training items; one completion each.
 
-    An entry that no training item observes gets zero, as scikit-learn has it for empty columns. Its state is the items
-    that it was fitted to, and the fit, which draws nothing that is not seeded, is made again from them when it is
-    needed: what scikit-learn keeps can be read back by running what a file says alone.
+    These are spread evenly over all, whose order may mean something. An entry that no training item observes gets zero,
+    as scikit-learn has it for empty columns. Its state is the items that it was fitted to, and the fit, which draws
+    nothing that is not seeded, is made again from them when it is needed: what scikit-learn keeps can be read back by
+    running what a file says alone.
     """
 
     def __init__(self, rows: int = 10_000) -> None:
@@ -36,7 +37,8 @@ class ColumnwiseImputer(Imputer):
         raise NotImplementedError
 
     def fit(self, data: IncompleteData, seed: int = 0, progress: Progress = quiet) -> ColumnwiseImputer:
-        self.load_state({"items": data.values[: self.rows].clone()})  # not a view, which would be kept whole
+        some = torch.linspace(0, len(data) - 1, min(len(data), self.rows)).round().long()
+        self.load_state({"items": data.values[some]})
         self._fit()
         return self
 

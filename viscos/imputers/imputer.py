@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from viscos.core.batch import Incomplete
+from viscos.core.errors import InputError
 from viscos.core.labels import Kind
 from viscos.data.incomplete import IncompleteData
 from viscos.flows.flow import Flow
@@ -98,6 +99,18 @@ class OnFlow(Imputer):
 def kinds_of(imputer: Imputer | type[Imputer]) -> tuple[Kind, ...]:
     """The ways in which an imputer completes an item."""
     return tuple(kind for kind in (imputer.mean, imputer.draw) if kind is not None)
+
+
+def check_apart(imputers: Sequence[Imputer | type[Imputer]]) -> None:
+    """Raises `InputError` if two of the imputers have one name: their numbers would be taken for those of one."""
+    known: dict[str, Imputer | type[Imputer]] = {}
+    for imputer in imputers:
+        for kind in kinds_of(imputer):
+            if known.setdefault(kind.key, imputer) is not imputer:
+                raise InputError(
+                    f"two imputers are called {imputer.name!r}, and would be measured as one; leave one out, measure "
+                    "them apart, or give a file of completions another name"
+                )
 
 
 def observed_error(y: Tensor, batch: Incomplete) -> Tensor:

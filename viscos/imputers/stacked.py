@@ -26,6 +26,7 @@ DRAWS = 32
 LEAST = 20
 """Held-out cells below which nothing is fitted to them."""
 _WIDTH_DRAWS, _ROWS = 64, 500
+_ENOUGH = 2000, 200  # held-out cells in all, and of a column on average, beyond which no more are looked at
 _NARROW, _WIDE = 0.1, 10.0  # least and most factor of the draws' spread
 _VARIANCE = 0.1  # of a share among the columns, by which a column's own is held to that of all
 _DOUBT = 1.0  # cells, with the error of all columns, by which the error that a column's shares may have is estimated
@@ -128,7 +129,7 @@ class HeldOut:
         """Those that `data` (N, d) know and `sparser` hides; the imputers were fitted to the latter, on a device."""
         held, (counts, graded), groups = data.observed & ~sparser.observed, _kinds(data), _groups(data)
         found = []
-        for rows in held.any(1).nonzero().flatten().split(_ROWS):
+        for rows in _enough(held, counts, seed).split(_ROWS):
             batch, cells = sparser.batch(rows).to(device), held[rows]
             means = [imputer.best_mean(batch, DRAWS, seed).mean().cpu()[cells] for imputer in imputers]
             drawn = imputers[0].impute(batch, _WIDTH_DRAWS, seed, "held out").draws.cpu()[:, cells]
@@ -251,6 +252,17 @@ class HeldOut:
 def cells_of(held: Tensor, data: IncompleteData) -> int:
     """How many cells of a table the entries are that `held` (N, d) marks; a category has several."""
     return round(float((held * _kinds(data)[0]).sum()))
+
+
+def _enough(held: Tensor, counts: Tensor, seed: int) -> Tensor:
+    """The rows (n,), ascending, of the held-out cells (N, d), bool, that are looked at: all, or a random part.
+
+    `counts` (d,) is what one of each entry counts.
+    """
+    rows = held.any(1).nonzero().flatten()
+    rows = rows[torch.randperm(len(rows), generator=generator(seed, "held-out rows"))]
+    cells = held[rows].double() @ counts.double()
+    return rows[cells.cumsum(0) - cells < max(_ENOUGH[0], _ENOUGH[1] * float(counts.sum()))].sort().values
 
 
 def _kinds(data: IncompleteData) -> tuple[Tensor, Tensor]:

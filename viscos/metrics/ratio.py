@@ -18,7 +18,7 @@ class Ratio:
     @classmethod
     def of(cls, a: Tensor, b: Tensor) -> Ratio:
         """The ratio of `a` and `b` (n,), float64; an item's entries need not be independent of each other."""
-        n, total = len(a), float(b.sum())
+        n, total = int((b > 0).sum()), float(b.sum())
         if not total:
             return cls(math.nan, math.nan)
         value = float(a.sum()) / total

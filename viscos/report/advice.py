@@ -43,7 +43,7 @@ def warnings(record: dict[str, Any]) -> list[str]:
     draw, other = (row.get("value") for row in scores)
     beside = scores[1].get("beside", {})  # of the same items, if it is the flow that it is compared with
     paired = beside.get("standard_error") if beside.get("kind") == "draw" else None
-    chance = math.hypot(*(row.get("standard_error") or 0.0 for row in scores)) if paired is None else paired
+    chance = math.hypot(*(row.get("standard_error") or _unknown(row) for row in scores)) if paired is None else paired
     if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"
@@ -96,8 +96,13 @@ def _chance(record: dict[str, Any], *kinds: str) -> float:
     for row in (record.get("rmse", {}).get(kind, {}) for kind in kinds):
         mean, std = (row.get(f"per_image_{name}", row.get(f"per_item_{name}")) for name in ("mean", "std"))
         known = mean and std is not None and row.get("items") and row.get("pooled") is not None
-        errors.append(row["pooled"] * std / mean / math.sqrt(row["items"]) if known else 0.0)
+        errors.append(row["pooled"] * std / mean / math.sqrt(row["items"]) if known else _unknown(row))
     return math.hypot(*errors)
+
+
+def _unknown(row: dict[str, Any]) -> float:
+    """What chance makes of a number whose error is not said: of a single item anything."""
+    return math.inf if row.get("items") == 1 else 0.0
 
 
 def _behind(mine: float | None, other: float | None, chance: float = 0.0) -> bool:

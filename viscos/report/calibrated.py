@@ -20,11 +20,13 @@ def calibration_lines(record: dict[str, Any]) -> list[str]:
     for name, found in panels(record):
         if "crps" not in found:
             continue
-        shares = ", ".join(f"{100 * found[f'coverage_{p}']['value']:.1f}" for p in _PERCENT)
+        each = [found[f"coverage_{p}"] for p in _PERCENT]
+        covered = ", ".join(f"{100 * one['value']:.1f}" for one in each)
+        of = ", ".join(f"{100 * one['nominal']:.0f}" for one in each)  # few draws have no interval of 95 %
         p_value = found["chi_square"]["p_value"]
         ranks = "too few items for a test of ranks" if p_value is None else f"uniform ranks: p = {p_value:.2g}"
         lines.append(
-            f"  {name}: {shares} % in the central 50, 90, 95 %; CRPS {found['crps']['value']:.4g}; {ranks} "
+            f"  {name}: {covered} % in the central {of} %; CRPS {found['crps']['value']:.4g}; {ranks} "
             f"({found['items']} items, {found['draws']} draws)"
         )
     return ["calibration of independent draws, on hidden entries:", *lines] if lines else []

@@ -22,6 +22,7 @@ def completions_table(record: dict[str, Any]) -> list[str]:
         "pooled": {kind: _number(row["pooled"]) for kind, row in rmse.items()},
         _each(rmse): {kind: _spread(row) for kind, row in rmse.items()},
         "95 % of the mean": {kind: _interval(row) for kind, row in rmse.items()},
+        "left out, failed": {kind: _left_out(row) for kind, row in rmse.items()},
         f"FID of {record.get('items')}": fid,
         "accuracy": accuracy,
         **{key: cells for key, cells in _others(record, labels).items() if not _of_draws(cells, labels)},
@@ -190,6 +191,12 @@ def _per(row: dict[str, Any], name: str) -> Any:
 def _spread(row: dict[str, Any]) -> str:
     mean, std = _number(_per(row, "mean")), _number(_per(row, "std"))
     return f"{mean} ± {std}" if std else mean
+
+
+def _left_out(row: dict[str, Any]) -> str:
+    """How many items none of whose draws were solved, of how many: the numbers beside it are of the others."""
+    failed = int(row.get("failed_items_left_out") or 0)
+    return f"{failed} of {failed + int(row.get('items') or 0)} items" if failed else ""
 
 
 def _interval(row: dict[str, Any]) -> str:

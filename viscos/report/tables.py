@@ -112,7 +112,7 @@ def provenance(records: list[Record]) -> str:
         text += ", ".join(f"{len(those)} of {article[name]}{name}" for name, those in flows.items()) + ", "
     text += f"seed{'s' * (len(seeds) > 1)} "
     text += ", ".join(map(str, seeds)) + _commits(records)
-    return text + ("; mean ± standard deviation over the seeds" if len(seeds) > 1 else "")
+    return text + ("; mean ± standard deviation over the seeds, without ± of one seed" if len(seeds) > 1 else "")
 
 
 def _commits(records: list[Record]) -> str:

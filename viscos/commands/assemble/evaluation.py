@@ -93,10 +93,10 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
     if calibration:
         measuring = replace(measuring, metrics=(*measuring.metrics, CALIBRATION))
-    measuring.check(None if model is None else model.flow, test)
+    given = () if cfg.get("completions") is None else (_given(cfg["completions"], trained),)
+    measuring.check(None if model is None else model.flow, test, given)
     if measuring.of_model and model is not None and model.posterior is None and not bool(observed.all()):
         raise InputError("this flow was trained on complete data and has no inference network; use `viscos impute`")
-    given = () if cfg.get("completions") is None else (_given(cfg["completions"], trained),)
     for imputer in given:
         imputer.check(incomplete(test.values, observed))  # before anything is measured
     parts = Parts(

@@ -45,14 +45,16 @@ def is_model(spec: dict[str, Any]) -> bool:
     return makes(spec, ViscosImputer)
 
 
-def check(spec: dict[str, Any], flow: Flow | None) -> None:
-    """Raises `InputError` for settings that an imputer cannot have, or a flow that it cannot use: before it is made."""
+def check(spec: dict[str, Any], flow: Flow | None) -> Imputer | type[Imputer]:
+    """Raises `InputError` for settings that an imputer cannot have, or a flow that it cannot use: before it is made.
+
+    Returns what has the names of its numbers.
+    """
     if is_model(spec) or makes(spec, OnFlow):
         _check_flow(spec, flow)
-    if makes(spec, OnFlow):
-        build(spec, OnFlow, flow)
-    elif not is_model(spec):
-        build(spec, Imputer)
+    if is_model(spec):
+        return ViscosImputer
+    return build(spec, OnFlow, flow) if makes(spec, OnFlow) else build(spec, Imputer)
 
 
 def of_flow(spec: dict[str, Any]) -> str:

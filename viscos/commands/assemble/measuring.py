@@ -18,7 +18,7 @@ from viscos.data.images import Images
 from viscos.data.items import Data
 from viscos.evaluate import Protocol, evaluate, measure, standard_metrics
 from viscos.flows import Flow
-from viscos.imputers import Imputer
+from viscos.imputers import Imputer, check_apart
 from viscos.inference import Completions, Objective
 from viscos.linear import GMRES
 from viscos.logdet import Auto, LogDetEstimator
@@ -85,13 +85,13 @@ class Measuring:
         """Whether a model is measured, and not another imputer."""
         return is_model(self.subject)
 
-    def check(self, flow: Flow | None, test: Data) -> None:
+    def check(self, flow: Flow | None, test: Data, given: Sequence[Imputer] = ()) -> None:
         """Raises `InputError` for an imputer or a metric that there is not, or that does not suit the flow or the data.
 
-        A metric of the user's own is made here once: what its code raises is seen before hours of training.
+        And for two of one name, those `given` among them. A metric of the user's own is made here once: what its code
+        raises is seen before hours of training.
         """
-        for spec in (self.subject, *self._beside()):
-            check(spec, flow)
+        check_apart([*(check(spec, flow) for spec in (self.subject, *self._beside())), *given])
         self._own_metrics(test)
 
     def run(

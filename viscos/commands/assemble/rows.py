@@ -56,7 +56,7 @@ def completing(
     if anew:
         trained = trained_on_rows(data, flow, steps, seed, verbose)
     model, _, method = trained
-    gaussian = trained[1] if anew else _gaussian(data)
+    gaussian = trained[1] if anew else _gaussian(data, verbose)
     imputers = _with_simpler(method, gaussian, data)
     if not parts:
         alone = torch.eye(len(imputers))[:1].expand(data.shape[0], -1)
@@ -86,7 +86,7 @@ def trained_on_rows(
     made = _flow(flow, data)
     hides = not bool(data.observed.all())
     cfg = settled(cfg, data.shape, len(data), matches=made.trained_by_matching, hides=hides)
-    gaussian = _gaussian(data)
+    gaussian = _gaussian(data, verbose)
     trainer = trainer_of(cfg, made, 0, data, len(data), hides, gaussian, OneDevice(torch.device("cpu")))
     _run(trainer, verbose)
     model = trainer.result().eval()
@@ -107,9 +107,9 @@ def _settings() -> dict[str, Any]:
     return cfg | {"posterior": description("posterior", "amortised"), "dataset": description("dataset", "table")}
 
 
-def _gaussian(data: IncompleteData) -> Gaussian:
+def _gaussian(data: IncompleteData, verbose: bool) -> Gaussian:
     cfg = _settings()
-    return gaussian_of(cfg["dataset"]["noise"], cfg["gaussian_floor"], data)
+    return gaussian_of(cfg["dataset"]["noise"], cfg["gaussian_floor"], data, patience=3.0 if verbose else math.inf)
 
 
 def _run(trainer: Trainer, verbose: bool) -> None:

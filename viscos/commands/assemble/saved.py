@@ -15,6 +15,7 @@ from viscos.commands.assemble.imputers import FromTraining, complete_gaussian
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.assemble.splits import MASKS
 from viscos.core.errors import InputError
+from viscos.core.progress import note
 from viscos.core.typed import typed
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
@@ -119,11 +120,27 @@ def table_is_there(trained: Saved) -> bool:
         return False
 
 
+def rows_seen(trained: Saved) -> Tensor:
+    """Fingerprints of the rows that the run was trained on, and of those that an imputer is fitted to now."""
+    assert trained.rows is not None  # of a table
+    try:
+        now = _rows_now(trained)
+    except InputError:
+        now = None
+    return trained.rows if now is None else torch.cat([trained.rows, now])
+
+
 def _same_rows(trained: Saved) -> bool:
+    now = _rows_now(trained)
+    return now is None or trained.rows is None or torch.equal(now, trained.rows)
+
+
+def _rows_now(trained: Saved) -> Tensor | None:
+    """Fingerprints of the training split of the table as it is now; None where there is no table."""
     train = split_of(trained, "train", trained.cfg["train_items"])
     if trained.scaling is None or trained.rows is None or not isinstance(train, Vectors):
-        return True  # no table
-    return torch.equal(fingerprints(trained.scaling.aligned(train)), trained.rows)
+        return None
+    return fingerprints(trained.scaling.aligned(train))
 
 
 def test_masks(trained: Saved, masks: Masks | None, test: Data, changed: bool = False) -> Tensor:
@@ -148,8 +165,11 @@ def from_training(trained: Saved) -> FromTraining:
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
         train = trained.standardised(train)
-        observed = load_masks(saved) if saved.is_file() else masks.of(train, "train")
-        if observed.shape != train.values.shape:  # a table that has changed
+        same = _same_rows(trained)
+        if not same:
+            note((f"{train.name!r} has changed since the training, and an imputer is fitted to what it holds now",))
+        observed = load_masks(saved) if same and saved.is_file() else masks.of(train, "train")
+        if observed.shape != train.values.shape:
             observed = masks.of(train, "train")
         order, learnt = validation_order(len(train), trained.cfg["validation"], trained.cfg["seed"])
         train, observed = train.at(order), observed[order]

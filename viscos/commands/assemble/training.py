@@ -103,11 +103,13 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
     return Training(*about, trainer, gaussian, table)
 
 
-def gaussian_of(noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None) -> Gaussian:
-    """The Gaussian of the observed entries, or that of `state`; shows a bar if it takes long."""
+def gaussian_of(
+    noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None, patience: float = 3.0
+) -> Gaussian:
+    """The Gaussian of the observed entries, or that of `state`; shows a bar if it takes more `patience`, in seconds."""
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
-    with fitting_bar("the Gaussian") as progress:
+    with fitting_bar("the Gaussian", patience) as progress:
         fitted = em_gaussian(data.values, data.observed, floor, noise, progress=progress)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())

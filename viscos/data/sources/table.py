@@ -14,7 +14,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.typed import typed
-from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, padded
+from viscos.data.columns import POSITIVE, Column, Scheme, column_of_numbers, column_of_text, level_of, padded
 from viscos.data.dialect import HOLES, PLAIN, Dialect
 from viscos.data.far_out import far_out
 from viscos.data.items import split_rows
@@ -273,7 +273,7 @@ def _read_as(source: Sheet | _Array, name: str, column: Column) -> np.ndarray:
         there, dialect = source.column(name), Dialect()
         if not column.categories:
             return there
-        cells = np.array([f"{value:.12g}" for value in there], dtype=object)
+        cells = np.array([level_of(value) for value in there], dtype=object)
         empty = np.isnan(there)
     else:
         cells, dialect = source.cells(name), source.dialect
