@@ -182,8 +182,8 @@ def test_latex(capsys):
     text = printed(capsys, "runs=runs", "format=latex")
     behind, _, rest = text.partition("\n\n")
     assert behind.splitlines() == [
-        "% 2 runs on digits, 10000 test items, seeds 0, 1; mean +- standard deviation over the seeds, without +- of one "
-        "seed",
+        "% 2 runs on digits, 10000 test items, seeds 0, 1; "
+        "mean +- standard deviation over the seeds, without +- of one seed",
         r"% \usepackage{booktabs} in the preamble",
     ]
     assert rest.startswith(
