@@ -274,7 +274,7 @@ def _holes(record: Record) -> str:
 
 
 def _version(record: Record) -> str:
-    """Of the code that left the record."""
+    """Which version of the code left the record."""
     return str(record.content.get("commit") or record.entry("versions").get("viscos"))
 
 
