@@ -85,7 +85,7 @@ def test_what_a_run_holds(imputed, trained):
 def test_beside_another_method(imputed, monkeypatch):
     monkeypatch.setattr("viscos.report.figures.page.DPI", 75)
     with np.load(imputed / "completions.npz") as file:
-        np.savez("PL-MCMC.npz", draws=1 - file["draws"])
+        np.savez("PL-MCMC.npz", draws=np.where(file["observed"], file["draws"], 1 - file["draws"]))
     alone = ran("figure", "name=3", f"run={imputed}")
     beside = ran("figure", "name=3", f"run={imputed}", "other=PL-MCMC.npz")
     again = ran("figure", "name=3", f"run={imputed}", f"other={imputed}")
@@ -140,6 +140,10 @@ def test_refusals(trained, imputed, capsys):
     np.savez("two.npz", a=np.zeros(3), b=np.zeros(3))
     line = refused_figure(capsys, "name=3", f"run={imputed}", "other=two.npz")
     assert "name the completions `draws` or `completions`" in line
+    with np.load(imputed / "completions.npz") as file:
+        np.savez("turned.npz", draws=file["draws"][:, ::-1])
+    line = refused_figure(capsys, "name=3", f"run={imputed}", "other=turned.npz")
+    assert "by turned differs from it where it is observed" in line
     np.savez("other.npz", draws=np.zeros((2, 3, 1, 8, 8)))
     line = refused_figure(capsys, "name=3", f"run={imputed}", "other=other.npz")
     assert "have shape (3, 1, 8, 8), the run's have (4, 1, 8, 8)" in line

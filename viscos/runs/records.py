@@ -231,9 +231,6 @@ def _check(records: list[Record]) -> None:
     _agree(records, "the unit of errors", lambda record: record.unit)
     _agree(records, "the extractor behind FID", lambda record: _entry(record, "fid", "extractor_sha256"))
     _agree(records, "the number of images behind FID", lambda record: _entry(record, "fid", "reference_items"))
-    for kind in sorted({kind for record in records for kind in record.entry("energy")}):
-        # Of one kind: fair scores compare between kinds, whatever their numbers of draws.
-        _agree(records, "the number of draws that are scored", partial(_drawn, kind=kind))
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):
         same = [record for record in records if (record.rate, record.seed) == (rate, seed)]
         _agree(same, f"the test masks of missing={rate:g} seed={seed}", lambda record: record.content["mask_hash"])
@@ -251,6 +248,9 @@ def _check_family(records: list[Record]) -> None:
         _agree(
             records, key, partial(_setting, key, {_version(record) for record in records if key in _settings(record)})
         )
+    for kind in sorted({kind for record in records for kind in record.entry("energy")}):
+        # Within a family: fair scores compare between those, whatever their numbers of draws.
+        _agree(records, "the number of draws that are scored", partial(_drawn, kind=kind))
     if any(record.elsewhere for record in records):
         _agree(records, "the holes of the training", _holes)
     for rate, seed in sorted({(record.rate, record.seed) for record in records}):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from viscos.core.batch import incomplete
 from viscos.flows import Flow
 from viscos.imputers import GivenImputer
 from viscos.report.density import Plane
@@ -32,8 +33,13 @@ class Source:
         return Completed.read(self.run)
 
     def others(self) -> tuple[str, Tensor] | None:
-        """The other method's name, by that of its file or folder, and its first draws (N, C, H, W), if there is one."""
+        """The other method's name, by that of its file or folder, and its first draws (N, C, H, W), if there is one.
+
+        Raises `InputError` if they are of other items than the run's.
+        """
         if self.other is None:
             return None
-        given = GivenImputer.read(self.other)  # as `viscos eval completions=` reads it
+        given, done = GivenImputer.read(self.other), self.completed()  # as `viscos eval completions=` reads it
+        if given.draws.shape[1:] == done.truth.shape:  # else the figure says which there are
+            given.check(incomplete(done.truth, done.observed))
         return given.label, given.draws[0]
