@@ -81,8 +81,8 @@ class Dialect:
         return np.array([self._number(cell) for cell in cells], dtype=np.float64)
 
     def number(self, value: float, digits: int = 12) -> str:
-        """A finite number as a cell, to so many digits; whole ones below 1e22 are written out."""
-        if value == round(value) and abs(value) < _WRITTEN_OUT:
+        """A number as a cell, to so many digits; whole ones below 1e22 are written out."""
+        if float(value).is_integer() and abs(value) < _WRITTEN_OUT:
             return f"{value:.0f}"
         whole = len(f"{abs(value):.0f}")
         return f"{value:.{max(digits, whole) if whole <= 17 else digits}g}".replace(".", self.decimal)
