@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", action="append", default=[], help="its name, a run, a mask if not its own")
     parser.add_argument("--methods", nargs="*", default=(*CHEAP, *DEAR), help="measured; of others what there is")
-    parser.add_argument("--items", type=int, default=56, help="test digits for methods that are cheap")
+    parser.add_argument("--items", type=int, default=200, help="test digits for methods that are cheap")
     parser.add_argument(
         "--first", type=int, default=10, help="test digits for all methods, of which there are more draws"
     )
