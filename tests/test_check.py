@@ -78,11 +78,10 @@ def test_errors_are_in_the_units_of_each_column():
     done = Completions.exact(values, values.mean(0))
     done.draws[:, 3] = torch.where(observed[3], done.draws[:, 3], torch.nan)  # no draw of the last row was solved
     trained_on = fingerprints(scaling.aligned(data))[1:3]
-    gone = {"dataset": {"name": "table", "path": "gone.csv"}, "train_items": None}
-    saved = SimpleNamespace(scaling=scaling, scheme=scheme, rows=trained_on, cfg=gone)
-    checked = SimpleNamespace(items=Items(data, data.known, observed), data=data, saved=saved)
+    saved = SimpleNamespace(scaling=scaling, scheme=scheme, rows=trained_on)
+    checked = SimpleNamespace(items=Items(data, data.known, observed), data=data, saved=saved, imputer=None)
     more = Vectors("t", torch.cat([data.values, data.values[:1]]), None, 0, columns=scheme.entries, scheme=scheme)
-    job = SimpleNamespace(items=Items(more, more.known, more.known), data=more, saved=saved, check=0.25)
+    job = SimpleNamespace(items=Items(more, more.known, more.known), data=more, saved=saved, imputer=None, check=0.25)
     nothing = torch.zeros(4)
     record = measured(
         job, checked, Results(draws=done, bound=nothing, condition=nothing, fit_seconds=1.0, draw_seconds=2.0)

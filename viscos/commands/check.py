@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.assemble.saved import rows_seen
+from viscos.commands.assemble.saved import rows_now
 from viscos.commands.lines import write_lines
 from viscos.commands.outputs import CHECKED
 from viscos.commands.results import Results, completed
@@ -122,11 +122,13 @@ def _error(column: Column, guess: Tensor, truth: Tensor) -> float:
 
 
 def _trained_on(job: Imputing) -> Tensor:
-    """Which rows are among those that the run was trained on (N,), bool."""
-    data, scaling = job.items.data, job.saved.scaling
-    if scaling is None or job.saved.rows is None or not isinstance(data, Vectors):
+    """Which rows are among those that the run, or an imputer in its place, was trained on (N,), bool."""
+    data, saved, imputer = job.items.data, job.saved, job.imputer
+    if saved.scaling is None or saved.rows is None or not isinstance(data, Vectors):
         return torch.zeros(len(data), dtype=torch.bool)
-    return torch.isin(fingerprints(scaling.aligned(data)), rows_seen(job.saved))
+    anew = imputer is not None and imputer is not getattr(saved, "imputer", None) and imputer.fit_seconds is not None
+    now = rows_now(saved) if anew else None  # the table may have changed since the run was trained
+    return torch.isin(fingerprints(saved.scaling.aligned(data)), saved.rows if now is None else now)
 
 
 def _cells(job: Imputing) -> Tensor:

@@ -18,7 +18,7 @@ HOLES = ("", "na", "n/a", "nan", "null", "none", "?")
 SIGNS = ("delimiter", "decimal", "thousands", "encoding", "holes")
 """The settings of a dialect."""
 _WRITTEN_OUT = 1e22
-"""Below this a whole number has as many digits as it needs: all of them are known."""
+"""Below this a whole number is written in full."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FIRST_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}")
 """Of digits, where a sign for thousands follows."""

@@ -28,7 +28,10 @@ Progress = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and what it measured."""
 
 _SHOWN = ("bound", "residual", "failed")
-_JUDGED = 16, 8  # draws of each item, of each component, by which a fit is judged: by exact weights, and estimated
+_JUDGED = {
+    True: 16,
+    False: 8,
+}  # draws of each item, of each component, by which a fit is judged: where weights are exact, or not
 _WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 
@@ -75,7 +78,7 @@ class Fitting:
     @property
     def _draws(self) -> int:
         """The number of draws of an item by which a fit is judged."""
-        return _JUDGED[0 if self._exact else 1] * len(self.q.posterior(self.q.batch, self.q.flow).centers())
+        return _JUDGED[self._exact] * len(self.q.posterior(self.q.batch, self.q.flow).centers())
 
     @property
     def _exact(self) -> bool:

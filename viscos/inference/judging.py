@@ -12,7 +12,7 @@ from viscos.core.solution import per_item
 from viscos.inference.elbo import lower_bound
 
 _LOOKS = 5
-_APART = 4, 2  # standard errors by which bounds differ, of a few draws' weights: that are exact, and estimated
+_APART = {True: 4, False: 2}  # standard errors of a few draws' weights, exact or not, by which bounds differ
 _FEW = 10  # steps below which a fit is looked at in the end alone
 _FAILED = 0.03  # share of failed draws that is worth a line
 
@@ -57,7 +57,7 @@ def _better(new: Tensor, old: Tensor, exact: bool) -> Tensor:
     """
     gain, paired = lower_bound(new) - lower_bound(old), new - old
     error = _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
-    noise = _APART[0 if exact else 1] * error
+    noise = _APART[exact] * error
     steadier = _variance(new) < _variance(old) if exact else torch.ones_like(gain, dtype=torch.bool)
     return (gain > noise) | ((gain.abs() <= noise) & steadier)
 

@@ -245,9 +245,8 @@ def _drawn(record: Record, kind: str) -> Any:
 def _check_family(records: list[Record]) -> None:
     """Refuses records of one family that differ in more than the rate and the seed."""
     for key in sorted({key for record in records for key in _settings(record)}):
-        _agree(
-            records, key, partial(_setting, key, {_version(record) for record in records if key in _settings(record)})
-        )
+        versions = {_version(record) for record in records if key in _settings(record)}
+        _agree(records, key, partial(_setting, key, versions))
     for kind in sorted({kind for record in records for kind in record.entry("energy")}):
         # Within a family: fair scores compare between those, whatever their numbers of draws.
         _agree(records, "the number of draws that are scored", partial(_drawn, kind=kind))

@@ -128,7 +128,7 @@ def _described(trained: Saved, cfg: dict[str, Any], masks: Masks | None, items: 
     """Settings by which records compare: what was trained, and how and under which masks it is measured."""
     own = {key: value for key, value in trained.cfg.items() if key not in ("imputers", "metrics")}
     own |= {key: cfg[key] for key in ("imputer", "solver", "draws", "denoise")} | {"test_items": items}
-    own |= {TRAINED: {"mask": own["mask"], "missing": own["missing"]}}
+    own |= {TRAINED: {key: own.get(key) for key in ("mask", "missing")}}
     own |= {} if (step := unfinished_step(trained)) is None else {"unfinished_at_step": step}
     own |= {} if masks is None else {"mask": masks.saved, "missing": masks.missing}
     return own | {"evaluation": {"seed": cfg["seed"]}}

@@ -120,24 +120,22 @@ def table_is_there(trained: Saved) -> bool:
         return False
 
 
-def rows_seen(trained: Saved) -> Tensor:
-    """Fingerprints of the rows that the run was trained on, and of those that an imputer is fitted to now."""
-    assert trained.rows is not None  # of a table
-    try:
-        now = _rows_now(trained)
-    except InputError:
-        now = None
-    return trained.rows if now is None else torch.cat([trained.rows, now])
+def rows_now(trained: Saved) -> Tensor | None:
+    """Fingerprints of the rows for training in the table as it is now, to which an imputer may be fitted; or None."""
+    return _rows_of(trained, split_of(trained, "train", trained.cfg["train_items"]))
 
 
 def _same_rows(trained: Saved) -> bool:
-    now = _rows_now(trained)
+    return _same(trained, rows_now(trained))
+
+
+def _same(trained: Saved, now: Tensor | None) -> bool:
+    """Whether they are those that the run was trained on; true where there is no table."""
     return now is None or trained.rows is None or torch.equal(now, trained.rows)
 
 
-def _rows_now(trained: Saved) -> Tensor | None:
-    """Fingerprints of the training split of the table as it is now; None where there is no table."""
-    train = split_of(trained, "train", trained.cfg["train_items"])
+def _rows_of(trained: Saved, train: Data) -> Tensor | None:
+    """Fingerprints of rows; None where there is no table."""
     if trained.scaling is None or trained.rows is None or not isinstance(train, Vectors):
         return None
     return fingerprints(trained.scaling.aligned(train))
@@ -164,8 +162,8 @@ def from_training(trained: Saved) -> FromTraining:
         train = split_of(trained, "train", trained.cfg["train_items"])
         saved = trained.path.parent / MASKS.format(split="train")
         masks = Masks(trained.cfg["mask"], trained.cfg["seed"])
+        same = _same(trained, _rows_of(trained, train))
         train = trained.standardised(train)
-        same = _same_rows(trained)
         if not same:
             note((f"{train.name!r} has changed since the training, and an imputer is fitted to what it holds now",))
         observed = load_masks(saved) if same and saved.is_file() else masks.of(train, "train")

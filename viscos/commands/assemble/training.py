@@ -106,7 +106,7 @@ def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
 def gaussian_of(
     noise: float, floor: float, data: IncompleteData, state: dict[str, Any] | None = None, patience: float = 3.0
 ) -> Gaussian:
-    """The Gaussian of the observed entries, or that of `state`; shows a bar if it takes more `patience`, in seconds."""
+    """The Gaussian of the observed entries, or that of `state`; shows a bar after `patience` seconds."""
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
     with fitting_bar("the Gaussian", patience) as progress:

@@ -32,14 +32,14 @@ class Source:
         """The run's completions of images."""
         return Completed.read(self.run)
 
-    def others(self) -> tuple[str, Tensor] | None:
+    def others(self, done: Completed) -> tuple[str, Tensor] | None:
         """The other method's name, by that of its file or folder, and its first draws (N, C, H, W), if there is one.
 
-        Raises `InputError` if they are of other items than the run's.
+        Raises `InputError` if they are of other items than `done`, the run's.
         """
         if self.other is None:
             return None
-        given, done = GivenImputer.read(self.other), self.completed()  # as `viscos eval completions=` reads it
+        given = GivenImputer.read(self.other)  # as `viscos eval completions=` reads it
         if given.draws.shape[1:] == done.truth.shape:  # else the figure says which there are
             given.check(incomplete(done.truth, done.observed))
         return given.label, given.draws[0]

@@ -20,7 +20,8 @@ MOST = 4
 
 def draw(source: Source) -> Figure:
     """Draws it from a run of `viscos impute` that fitted a posterior."""
-    return comparison(source.completed(), source.others())
+    done = source.completed()
+    return comparison(done, source.others(done))
 
 
 def comparison(done: Completed, other: tuple[str, Tensor] | None = None) -> Figure:
