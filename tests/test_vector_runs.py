@@ -617,7 +617,7 @@ def test_parquet_of_other_types_than_in_training_is_completed_or_refused_at_once
         assert [table.schema.field(k).type for k in (0, 1, 2)] == ["double", price.type, mine["at"].type]
         assert not any(column.null_count for column in table.columns) and table["price"][0].as_py() == price[0].as_py()
     parquet.write_table(mine.set_column(2, "at", arrow.array([clock[0], None, clock[1]])), "mine.parquet")
-    monkeypatch.setattr("viscos.commands.impute._complete", lambda *job: pytest.fail("a batch is computed"))
+    monkeypatch.setattr("viscos.commands.impute.complete", lambda *job: pytest.fail("a batch is computed"))
     assert "column 'at' is of type time64[us], in which no cell such as '06:00:00' can be" in refused(capsys, *asked)
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from torch import Tensor
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
 from viscos.commands.assemble.machine import Machine
+from viscos.commands.batches import Pass, complete
 from viscos.commands.check import NAME as CHECK
 from viscos.commands.check import measured, second_pass
 from viscos.commands.check import save as save_check
@@ -25,16 +23,10 @@ from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
 from viscos.commands.results import Results, joined, record_of, save
 from viscos.commands.shards import Shards
-from viscos.commands.trust import drawn, weighed
 from viscos.core import atomic
-from viscos.core.batch import Incomplete, incomplete
 from viscos.core.errors import InputError
-from viscos.core.progress import bar, note, patient_bar, say, set_verbosity
-from viscos.imputers import Imputer, quiet
-from viscos.inference.conditional import Conditional
-from viscos.inference.partition import refuse_singular
-from viscos.linear.principal import longest
-from viscos.posteriors import PerItem
+from viscos.core.progress import note, patient_bar, say, set_verbosity
+from viscos.imputers import quiet
 from viscos.report.board import Log
 from viscos.train.devices import Devices
 
@@ -129,23 +121,6 @@ def _announce(job: Imputing) -> None:
         say(job.idle)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Items that are completed in batches, and those batches that are done."""
-
-    job: Imputing
-    shards: Shards
-    name: str = "fit"
-    """What curves of its fits are called."""
-    refuses: bool = True
-    """Whether holes that cannot be solved for are refused, and not just counted as failed."""
-
-    @property
-    def starts(self) -> range:
-        """The first item of each batch."""
-        return range(0, len(self.job.data), self.job.batch_size)
-
-
 def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callable[[], bool]) -> None:
     """Completes the batches that are not done yet, one in each process at a time.
 
@@ -158,7 +133,7 @@ def _batches(each: Pass, devices: Devices, log: Log | None, interrupted: Callabl
         for place in range(0, len(left), devices.world_size):
             for first in left[place + devices.global_rank : place + devices.global_rank + 1]:
                 rows = torch.arange(first, min(first + each.job.batch_size, len(each.job.data)))
-                each.shards.save(first, _complete(each, rows, log))
+                each.shards.save(first, complete(each, rows, log))
             done = len(each.starts) - len(left) + min(place + devices.world_size, len(left))
             progress(min(done * each.job.batch_size, len(each.job.data)), len(each.job.data), {})
             if devices.anywhere(interrupted()):
@@ -180,90 +155,6 @@ def _save(job: Imputing, again: Imputing | None, done: list[Results], log: Log) 
     atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
     print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
-
-
-def _complete(each: Pass, rows: Tensor, log: Log | None) -> Results:
-    job = each.job
-    batch = incomplete(job.data.values[rows], job.items.observed[rows], rows).to(job.device)
-    if job.imputer is not None:
-        return _by_imputer(job.imputer, batch, job)
-    posterior, flow = job.posterior(batch.filled()), job.trained.model.flow
-    fits = posterior is not job.choice.network
-    taught = job.choice.taught_there(batch) if fits else None
-    guess = job.choice.guess(batch, taught) if fits else None
-    _linearising(job, batch)
-    conditional = Conditional(flow, batch, posterior, job.objective, job.seed, job.partition, guess, job.noise)
-    before, first_bound, began = None, None, time.monotonic()
-    if (fits or not flow.deep) and each.refuses:
-        refuse_singular(conditional.condition_number(), job.partition)
-    if taught is not None:  # after the guess, which would move the mean to its own latent
-        assert isinstance(posterior, PerItem)
-        posterior.begin(taught)
-    if fits:
-        start = Conditional(conditional.flow, batch, posterior, job.objective, job.seed, noise=job.noise)
-        before, first_bound = start.completions(1, antithetic=True), torch.as_tensor(start.bound(2)).cpu()
-        began = time.monotonic()
-        _fit(each, conditional, log, int(rows[0]))
-    fitted = time.monotonic()
-    done = drawn(job, conditional)
-    done.solution.status.cpu()  # waits for the device
-    ended = time.monotonic()
-    diagnosis = weighed(job, conditional, done)
-    judged = time.monotonic()
-    bound = condition = torch.full((len(rows),), float("nan"))
-    affordable = fits or not flow.deep  # else each costs more than all draws together
-    if affordable:
-        condition = conditional.condition_number().cpu()
-    if diagnosis is not None:
-        bound = diagnosis.bound.cpu()
-    elif affordable:
-        bound = torch.as_tensor(conditional.bound(2)).cpu()
-    return Results(
-        draws=done,
-        bound=bound,
-        before=before,
-        first_bound=first_bound,
-        condition=condition,
-        fit_seconds=fitted - began,
-        draw_seconds=ended - fitted,
-        diagnosis=diagnosis,
-        weigh_seconds=judged - ended,
-    )
-
-
-def _by_imputer(imputer: Imputer, batch: Incomplete, job: Imputing) -> Results:
-    """The completions of another imputer than a flow with its posterior: there is no bound, and nothing is fitted."""
-    began = time.monotonic()
-    done = imputer.impute(batch, job.draws, job.seed)
-    done.solution.status.cpu()  # waits for the device
-    unknown = torch.full((len(batch),), float("nan"))
-    return Results(draws=done, bound=unknown, condition=unknown, draw_seconds=time.monotonic() - began)
-
-
-def _linearising(job: Imputing, batch: Incomplete) -> None:
-    if job.partition == "maxvol":
-        most = longest(batch.hidden.flatten(1))
-        items = f"linearising the flow for {len(batch)} items"
-        say(f"{items}, a product for each hidden entry, up to {most}")
-
-
-def _fit(each: Pass, conditional: Conditional, log: Log | None, first: int) -> None:
-    job, steps = each.job, each.job.choice.steps
-    every = max(1, steps // 10)
-    doing = "fitting" if each.refuses else "fitting again, to measure"
-    with bar(f"{doing} from item {first}" if first else doing, steps) as progress:
-
-        def after(step: int, scalars: dict[str, float]) -> None:
-            if log is not None and (step % every == 0 or "bound" in scalars):
-                log.scalars(f"{each.name}/from_{first}", scalars, step)
-            progress.update(step + 1, {k: v for k, v in scalars.items() if k in ("bound", "residual", "failed")})
-
-        with warnings.catch_warnings(record=True) as remarks:
-            warnings.simplefilter("always", UserWarning)  # torch and others warn of what is no matter of a fit
-            rate, samples, singular = job.learning_rate, job.samples, not each.refuses
-            conditional.fit(steps, learning_rate=rate, samples=samples, progress=after, singular=singular)
-    for remark in remarks:
-        print(f"warning: {remark.message}", flush=True)
 
 
 def _pictures(job: Imputing, done: Results) -> dict[str, Tensor]:

@@ -73,10 +73,9 @@ class Gradients:
             with torch.no_grad():
                 mine = sum(float(holdout_errors(network, batch.select(r), sparser.select(r))[0]) for r in shares)
             total = sum(row[0] for row in self.devices.gather_rows([mine if self._has_share(len(batch)) else 0.0]))
-        weight = self.devices.world_size if self._has_share(len(batch)) else 0.0
-        item = weight / len(batch)
+        share = self.devices.world_size if self._has_share(len(batch)) else 0.0
         records = self._backward(
-            [HeldOut(batch.select(r), sparser.select(r), weight * scale, item, total) for r in shares]
+            [HeldOut(batch.select(r), sparser.select(r), share * scale, share / len(batch), total) for r in shares]
         )
         errors = sum(record["errors"] for record in records) if total is None else total
         scalars = {"holdout": scale * math.log(max(errors / count, 1e-12))}
@@ -99,14 +98,14 @@ class Gradients:
         """This process's share of a batch, in micro-batches."""
         size, seed = len(batch), self.plan.seed
         noise = torch.randn(batch.values.shape, generator=generator(seed, "draw", step), dtype=batch.values.dtype)
-        weight = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
+        per_item = self.devices.world_size / size  # gradients are averaged over the processes, and should be added
         for rows in self._shares(size):
             probes = generator(seed, "probe", step)
             yield Part(
                 batch.select(rows),
                 noise[rows].to(batch.values.device),
                 probes if rows == slice(0, size) else RowGenerator(probes, size, rows),
-                weight if self._has_share(size) else 0.0,
+                per_item if self._has_share(size) else 0.0,
                 complete or self.model.posterior is None,
                 None if counts is None else counts[rows],
             )
@@ -114,11 +113,11 @@ class Gradients:
     def regression(self, batch: Incomplete, latents: Tensor) -> Scalars:
         """Leaves the gradient of −log q(x^H | y^O) an entry; returns that, over the whole batch."""
         hidden = max(1, int(batch.hidden.sum()))
-        share = self._has_share(len(batch))
-        weight = self.devices.world_size / hidden if share else 0.0
+        share = self.devices.world_size if self._has_share(len(batch)) else 0.0
+        per_entry, per_item = share / hidden, share / len(batch)
         latents = latents.to(batch.values.device)
-        item = self.devices.world_size / len(batch) if share else 0.0
-        records = self._backward([Pairs(batch.select(r), latents[r], weight, item) for r in self._shares(len(batch))])
+        pairs = [Pairs(batch.select(r), latents[r], per_entry, per_item) for r in self._shares(len(batch))]
+        records = self._backward(pairs)
         mine = [sum(r[key] for r in records) if share else 0.0 for key in ("nll", "hits")]
         nll, hits = map(sum, zip(*self.devices.gather_rows(mine), strict=True))
         known = self.model.latent_classifier is not None and batch.label is not None

@@ -30,8 +30,8 @@ class Part:
     noise: Tensor
     """Standard normal (B, …): the draws of x^H."""
     probes: Generators
-    weight: float
-    """Of each item in the loss."""
+    per_item: float
+    """What each item counts in the loss."""
     complete: bool = False
     """Whether nothing is hidden, and the flow alone learns."""
     counts: Tensor | None = None
@@ -45,10 +45,10 @@ class Pairs:
     batch: Incomplete
     latents: Tensor
     """g of the items before they were masked (B, …)."""
-    weight: float
-    """Of each hidden entry in the loss."""
-    item: float
-    """Of each item in the classifier's loss."""
+    per_entry: float
+    """What each hidden entry counts in the loss."""
+    per_item: float
+    """What each item counts in the classifier's loss."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class HeldOut:
     """The same without the held-out entries."""
     scale: float
     """½ |H| of the whole step, in entries an item: of its logarithm of the mean square."""
-    weight: float
-    """Of each item in the classifier's loss."""
+    per_item: float
+    """What each item counts in the classifier's loss."""
     errors: float | None
     """The sum of squares over the whole step; None where this part is the whole."""
 
@@ -91,7 +91,7 @@ class Loss(nn.Module):
             x, y, terms, ok, solver = self._bound(part)
         loss = -terms.sum()
         solved = int(ok.sum())
-        scalars: Scalars = {"items": len(ok) if part.weight else 0, "solved": solved if part.weight else 0}
+        scalars: Scalars = {"items": len(ok) if part.per_item else 0, "solved": solved if part.per_item else 0}
         if self.model.classifier is not None and not self.model.classifies_predictions and part.batch.label is not None:
             scalars |= {"cross_entropy": math.nan, "accuracy": math.nan}
             if solved > 1:
@@ -105,7 +105,7 @@ class Loss(nn.Module):
             cross_entropy, hits = self._classify_latents(x[ok], part.batch.select(ok))
             loss = loss + cross_entropy
             scalars["accuracy_latents"] = hits / solved if solved > 1 else math.nan
-        return part.weight * loss, lambda: scalars | solver()
+        return part.per_item * loss, lambda: scalars | solver()
 
     def _classify_latents(self, x: Tensor, batch: Incomplete) -> tuple[Tensor, float]:
         """The cross-entropy, summed over the items, of the classifier that learns from latents beside the other one.
@@ -128,7 +128,7 @@ class Loss(nn.Module):
         if classifier is not None and label is not None and len(label) > 1:  # batch normalisation needs two
             scores = classifier(completed, completed, part.sparser.observed)
             cross_entropy = F.cross_entropy(scores, label, reduction="sum")
-            loss = loss + part.weight * cross_entropy
+            loss = loss + part.per_item * cross_entropy
             scalars["cross_entropy"] = float(cross_entropy.detach())
             scalars["hits"] = float((scores.argmax(1) == label).sum())
         return loss, lambda: scalars
@@ -138,7 +138,7 @@ class Loss(nn.Module):
         loss = self.model.posterior.teach(part.batch, part.latents, self.model.flow)
         scalars = {"nll": float(loss.detach())}
         cross_entropy, scalars["hits"] = self._classify_latents(part.latents, part.batch)
-        return part.weight * loss + part.item * cross_entropy, lambda: scalars
+        return part.per_entry * loss + part.per_item * cross_entropy, lambda: scalars
 
     def _likelihood(self, part: Part) -> _Terms:
         y, matched = part.batch.values, self.model.flow.trained_by_matching
