@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from problems import F64, data, flow_named, masks, normal
@@ -9,8 +11,10 @@ from torch import Tensor
 
 import viscos
 from viscos.core.rng import generator
-from viscos.flows import Affine, Bijection, Chain, Flow, iresnet
+from viscos.core.solution import Solution
+from viscos.flows import Affine, Bijection, Chain, ClosedForm, Flow, Squeeze, Whitening, iresnet
 from viscos.linear import dense
+from viscos.linear.gaussian import Gaussian
 
 NAMES = ["image", "squeezed", "not square", "vector", "implicit", "planar", "realnvp, image", "continuous"]
 
@@ -111,3 +115,80 @@ def test_a_flow_of_one_map_is_inverted_and_differentiated():
     wide, z = Flow([Bend()], (24,)), normal(2, 24)
     assert torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z)[1])
     assert not torch.equal(wide.forward_and_ladj(z)[1], wide.forward_and_ladj(z, generator(1))[1])
+
+
+class Flip(ClosedForm):
+    """The entries of an item in the other order."""
+
+    permutes = near_affine = True
+
+    def forward_and_ladj(self, y, generator=None):
+        return y.flip(1), y.new_zeros(len(y))
+
+    def inverse(self, x):
+        return Solution.exact(x.flip(1))
+
+    def skeleton_after(self, below):
+        return replace(below, scale=below.scale.flip(1), shift=below.shift.flip(1))
+
+
+@pytest.mark.parametrize("flips", [(0,), (-1,), (0, -1)])
+def test_a_permutation_that_is_not_undone_leaves_no_path(flips):
+    flow = flow_named("vector")
+    layers = list(flow.layers)
+    for place in flips:
+        layers.insert(place if place == 0 else len(layers), Flip())
+    flow, y = Flow(layers, flow.shape), data(flow)
+    assert (flow.links(y) is None) == (len(flips) == 1)
+
+
+class Scaled(ClosedForm):
+    """Each item of a batch by its own factors (B, d)."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward_and_ladj(self, y, generator=None):
+        return y * self.scale, self.scale.log().sum(1)
+
+    def select(self, index):
+        return Scaled(self.scale[index])
+
+
+@pytest.mark.parametrize("wrapped", [lambda layer: layer, lambda layer: Chain([Chain([layer])])])
+def test_a_layer_may_be_of_the_items_of_a_batch(wrapped):
+    scale = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=F64)
+    flow = Flow([wrapped(Scaled(scale))], (2,))
+    y = torch.tensor([[0.5, torch.nan], [torch.nan, 0.5]], dtype=F64)
+    posterior = viscos.condition(flow, y)
+    draws = posterior.sample(400)
+    assert draws.isfinite().all()
+    for item, entry in ((0, 1), (1, 0)):  # the prior of an independent entry
+        hidden = draws[:, item, entry] * scale[item, entry]
+        assert hidden.mean().abs() < 0.25 and 0.85 < hidden.std() < 1.15
+
+
+def test_a_flow_in_a_chain_keeps_what_it_can():
+    inner = viscos.flows.continuous(2, steps=2, width=8)
+    with torch.no_grad():
+        for p in inner.velocity.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    y = torch.tensor([[0.5, torch.nan]])
+    outer, behind = Flow([inner], (2,)), Flow([Affine((2,)), inner], (2,))
+    one, other = (viscos.condition(flow, y, noise=0.3).sample(4) for flow in (inner, outer))
+    torch.testing.assert_close(one, other, rtol=0, atol=5e-3)  # roots to 1e-3
+    assert (one - viscos.condition(inner, y).sample(4)).abs().max() > 5e-2
+    assert outer.dense_below == behind.dense_below == inner.dense_below < Flow.dense_below
+    assert outer.can_denoise and not behind.can_denoise
+
+
+def test_a_gaussian_behind_a_squeeze_has_no_skeleton_in_another_order():
+    whitening = Whitening((4, 2, 2)).double()
+    S = normal(16, 16)
+    whitening.set_gaussian(Gaussian(torch.zeros(16, dtype=F64), S @ S.T / 16 + torch.eye(16, dtype=F64)))
+    flow = Flow([Squeeze(), whitening, Squeeze(undo=True)], (1, 4, 4))
+    y = normal(3, 1, 4, 4)
+    skeleton = flow.skeleton(y)
+    diagonal = Squeeze(undo=True)(whitening.W.diagonal().view(1, 4, 2, 2))
+    torch.testing.assert_close(skeleton.apply(y), diagonal * y, rtol=0, atol=1e-12)

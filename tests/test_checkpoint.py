@@ -409,7 +409,7 @@ def test_settings_of_a_run(tmp_path):
 
 
 def test_empty_run_folders_are_discarded(tmp_path):
-    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    (tmp_path / "run" / "tensorboard").mkdir(parents=True)
     runs.save_config(tmp_path / "run", {})
     runs.discard_if_empty(tmp_path / "run")
     assert not (tmp_path / "run").exists()

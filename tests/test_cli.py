@@ -59,7 +59,9 @@ def one_line(capsys, start: str) -> str:
 
 
 def run_folders() -> list[Path]:
-    return sorted(path.parent for path in Path("outputs").rglob(".hydra"))
+    """Those below outputs that hold more than folders, or nothing."""
+    kept = [path for path in Path("outputs").rglob("*") if path.is_dir() and path.name != "tensorboard"]
+    return sorted(path for path in kept if not any(each.is_dir() for each in path.iterdir()))
 
 
 def test_a_run_gets_plain_settings_and_its_own_folder(command):
@@ -590,3 +592,24 @@ def test_help_offers_what_a_command_takes():
 def test_help_is_a_page_without_trailing_blanks():
     for page in (help.overview(), *map(help.command, COMMANDS)):
         assert all(line == line.rstrip() for line in page.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "missing=2"),  # before the command begins
+        ("train", "max_steps=2"),  # by the command, which finds files that are not its own
+        ("eval", "checkpoint=none"),
+    ],
+)
+def test_a_refusal_removes_nothing_that_was_there(words, capsys):
+    Path("mine/tensorboard").mkdir(parents=True)
+    Path("mine/tensorboard/events").write_text("precious")
+    Path("mine/config.yaml").write_text("mine: true")
+    assert main([*words, "hydra.run.dir=mine"]) == 2
+    one_line(capsys, f"viscos {words[0]}: ")
+    assert Path("mine/tensorboard/events").read_text() == "precious"
+    assert Path("mine/config.yaml").read_text() == "mine: true"
+    assert {path.name for path in Path("mine").iterdir()} == {"tensorboard", "config.yaml"}
+    if words[-1] != "max_steps=2":
+        assert main([*words, "hydra.run.dir=new"]) == 2 and not Path("new").exists()

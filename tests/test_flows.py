@@ -27,6 +27,7 @@ from problems import (
     within,
 )
 
+import viscos
 from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.core.solution import Status, item_max
@@ -666,3 +667,91 @@ def test_a_sylvester_flow_is_pickled_and_copied(reflections):
         assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in flow.parameters()]
         assert not {id(p) for p in again.parameters()} & {id(p) for p in flow.parameters()}
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+class Wave(Bijection):
+    """y + ½ sin(A y), whose log-determinant is estimated."""
+
+    def __init__(self, d):
+        super().__init__()
+        start = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        self.A = torch.nn.Parameter(0.8 * start / start.norm(2))
+
+    def forward(self, y):
+        return y + 0.5 * torch.sin(y @ self.A)
+
+
+def test_the_gradient_of_log_prob_is_that_of_the_likelihood_and_not_of_one_probe():
+    flow, y = Flow([Wave(17)], (17,)), normal(3, 17)
+    assert torch.equal(flow.log_prob(y), flow.log_prob(y))
+    torch.manual_seed(0)
+    (parameter,), found = flow.parameters(), []
+    for _ in range(400):
+        found.append(torch.autograd.grad(flow.log_prob(y).sum(), parameter)[0])
+    flow.layers[0].exact_below = 17
+    (wanted,) = torch.autograd.grad(flow.log_prob(y).sum(), parameter)
+    found = torch.stack(found)
+    error = found.std(0) / len(found) ** 0.5
+    assert error.min() > 0 and ((found.mean(0) - wanted) / error).abs().max() < 5
+
+
+def test_gradients_of_log_prob_by_given_probes_are_the_same_at_every_call():
+    flow, y = Flow([Wave(17)], (17,)), normal(3, 17)
+    state, (parameter,) = torch.get_rng_state(), flow.parameters()
+    one, other = (torch.autograd.grad(flow.log_prob(y, generator(1)).sum(), parameter)[0] for _ in range(2))
+    assert torch.equal(one, other) and torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("d", [16, 17])
+def test_an_estimate_has_no_second_derivative(d):
+    flow, y = Flow([Wave(d)], (d,)), normal(1, d).requires_grad_()
+    (slope,) = torch.autograd.grad(flow.log_prob(y, generator(0)).sum(), y, create_graph=True)
+    if d == 16:
+        assert torch.autograd.grad(slope.sum(), y)[0].isfinite().all()
+        return
+    for wanted in (y, *flow.parameters()):
+        with pytest.raises(RuntimeError, match="first derivative alone"):
+            torch.autograd.grad(slope.sum(), wanted, retain_graph=True)
+
+
+@pytest.mark.parametrize("flow", [Flow([Wave(20)], (20,)), viscos.flows.continuous(20, steps=2, width=8).double()])
+def test_a_flow_works_in_inference_mode(flow):
+    y = normal(2, 20)
+    with torch.no_grad():
+        wanted = flow.log_prob(y), flow.to_data(y).value
+    with torch.inference_mode():
+        made_there = y.clone()
+        for point in (y, made_there):
+            assert torch.equal(flow.log_prob(point), wanted[0])
+            assert torch.equal(flow.to_data(point).value, wanted[1])
+
+
+@pytest.mark.parametrize("name", ["iresnet", "continuous", "glow", "realnvp"])
+def test_no_images_have_no_densities_and_no_latents(name):
+    flow = getattr(viscos.flows, name)((1, 4, 4))
+    y = torch.zeros(0, 1, 4, 4)
+    assert flow.log_prob(y).shape == (0,)
+    assert flow.to_latent(y).shape == flow.to_data(y).value.shape == y.shape
+
+
+@pytest.mark.parametrize("method", ["to_latent", "to_data"])
+def test_what_is_not_of_the_flows_shape_is_refused_both_ways(method):
+    with pytest.raises(InputError, match=r"takes items of shape \(3,\), got \(1,\)"):
+        getattr(viscos.flows.planar(3), method)(torch.zeros(2, 1))
+
+
+def test_a_flow_that_starts_as_a_gaussian_takes_it_from_its_first_batch_and_from_no_other():
+    y = normal(500, 2) @ torch.tensor([[3e-3, 1e-3], [0, 2e-3]], dtype=torch.float64) + 10
+    flow = viscos.flows.continuous(2, steps=2, width=8, start="gaussian").double()
+    z = flow.layers[0].initialize(y)
+    assert z.mean(0).abs().max() < 1e-6
+    torch.testing.assert_close(z.T.cov(correction=0), torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
+    before = flow.layers[0].W.clone()
+    flow.initialize(10 * y)
+    assert torch.equal(flow.layers[0].W, before)
+
+
+@pytest.mark.parametrize("make", [viscos.logdet.CLADE, viscos.logdet.NLADE, lambda probes: Series(count=probes)])
+def test_an_estimate_by_no_probe_is_refused(make):
+    with pytest.raises(InputError, match="must be a whole number, 1 or more, got 0"):
+        make(probes=0)

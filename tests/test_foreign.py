@@ -809,3 +809,64 @@ def test_autocast_of_the_caller_does_not_matter():
 
 def test_an_item_of_one_axis_may_be_a_number():
     assert wrap(Turned(), 3).shape == (3,)
+
+
+def waves(d, sign=1.0, detached=False):
+    """y + ½ sin y, and its log-determinant, or something like it."""
+
+    def to_latent(y):
+        ladj = sign * (1 + 0.5 * y.cos()).log().flatten(1).sum(1)
+        return y + 0.5 * y.sin(), ladj.detach() if detached else ladj
+
+    return to_latent, (d,)
+
+
+@pytest.mark.parametrize("d", [64, 65, 300])
+def test_a_log_determinant_of_another_sign_is_refused_whatever_the_size(d):
+    wrong = lambda y: (2 * y, y.new_full((len(y),), -d * math.log(2)))  # noqa: E731
+    with pytest.raises(InputError, match=r"log\|det\|"):
+        wrap(wrong, (d,), to_data=lambda x: x / 2)
+    right = wrap(lambda y: (2 * y, y.new_full((len(y),), d * math.log(2))), (d,), to_data=lambda x: x / 2)
+    assert not right.unexamined()
+
+
+@pytest.mark.parametrize("d", [16, 17, 64, 65])
+def test_a_log_determinant_without_its_gradient_is_made_good_or_refused(d):
+    y = torch.linspace(-2, 2, d)[None].repeat(2, 1)
+    right = wrap(*waves(d))
+    right.check(y)
+    assert not right.layers[0].exact
+    flow = wrap(*waves(d, detached=True))
+    if d > 64:
+        with pytest.raises(InputError, match="has no gradient"):
+            flow.check(y)
+        return
+    flow.check(y)
+    slopes = []
+    for one in (right, flow):
+        point = y.clone().requires_grad_()
+        slopes.append(torch.autograd.grad(one.log_prob(point).sum(), point)[0])
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-4)
+
+
+def test_a_fit_leaves_the_gradients_of_what_a_function_holds():
+    net = nn.Linear(2, 2)
+    flow = wrap(lambda y: (net(y), torch.linalg.slogdet(net.weight)[1].expand(len(y))), (2,))
+    viscos.condition(flow, torch.tensor([[0.5, torch.nan]])).fit(steps=2)
+    assert net.weight.grad is None and net.bias.grad is None
+
+
+def test_layers_of_a_constant_determinant_are_one_for_each_item():
+    nf = pytest.importorskip("normflows")
+    flow = nf.flows.AffineConstFlow((2,))
+    with torch.no_grad():
+        flow.s.fill_(0.7), flow.t.fill_(0.2)
+    model, y = nf.NormalizingFlow(nf.distributions.DiagGaussian(2), [flow]), torch.randn(5, 2)
+    torch.testing.assert_close(wrap(model).log_prob(y), model.log_prob(y))
+
+
+def test_a_flow_of_buffers_alone_has_their_precision():
+    flow = Flow([Whitening((2,))], (2,))
+    assert np.isfinite(viscos.condition(flow, np.array([[0.5, np.nan]])).sample(2)).all()
+    with pytest.raises(InputError, match="convert one of them"):
+        viscos.condition(flow, torch.tensor([[0.5, torch.nan]], dtype=torch.float64))

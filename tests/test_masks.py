@@ -189,7 +189,7 @@ def test_a_mask_for_vectors(tmp_path):
     ("array", "says"),
     [
         (np.zeros((2, 4)), r"shape \(2, 4\).*\(2, 3\), \(1, 2, 3\) or \(4, 1, 2, 3\)"),
-        (np.zeros((3, 1, 2, 3)), "holds 3 masks, 4 were asked for"),
+        (np.zeros((3, 1, 2, 3)), "holds 3 masks, and there are 4 test items; give one for all"),
         (np.zeros((3, 2, 3)), "has shape"),
         (np.zeros(()), "has shape"),
         (np.full((2, 3), 255), "holds 255"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -494,3 +496,39 @@ def test_transparency_stays_where_a_picture_is_shown_with_its_hole():
     canvas = Canvas(open_picture(Path("a.png")), torch.from_numpy(rgba[..., 3] == 0), [Window(0, 0, 8, 6)], None, 3)
     shown = np.array(canvas.holed((9, 8, 7)))
     assert (shown[0, 0] == (255, 0, 0, 128)).all() and (shown[2, 5] == (9, 8, 7, 255)).all()
+
+
+def deep_png(path, colour_type, pixels):
+    """A PNG with 16 bits a channel, of pixels (H, W, channels)."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    whole = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(whole))
+
+
+@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_pictures_of_sixteen_bits_are_refused_in_every_mode(colour_type, channels):
+    deep_png("deep.png", colour_type, np.full((4, 5, channels), 200))
+    with pytest.raises(InputError, match="more than 8 bits a channel"):
+        open_picture(Path("deep.png"))
+
+
+def test_pictures_of_the_models_size_without_a_hole_stay_as_they_are(trained):
+    save(pixels(8, 8, 1), "p/whole.png")
+    save(cut(pixels(8, 8, 2), hole(8, 8, slice(0, 2), slice(0, 2))), "p/holed.png")
+    _, _, entries = complete(trained, "input=p")
+    assert [entries[name]["status"] for name in ("holed", "whole")] == ["completed", "nothing hidden"]
+    assert [len(entries[name]["files"]) for name in ("holed", "whole")] == [6, 1] and "trust" not in entries["whole"]
+    assert np.array_equal(opened("out/completed/whole/mean.png"), pixels(8, 8, 1))
+
+
+def test_a_grey_model_says_that_it_fills_with_grey():
+    save(cut(pixels(8, 8), hole(8, 8, slice(0, 2), slice(0, 2))), "p/holed.png")
+    save(pixels(8, 8, 1), "p/whole.png")
+    found = read_items("p", (1, 8, 8))
+    assert [note for note in found.notes if "grey" in note] == [
+        "pictures in colour: 1; the model is of grey ones, so their holes are filled with grey"
+    ]
+    assert not any("grey" in note for note in read_items("p", (3, 8, 8)).notes)

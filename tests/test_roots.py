@@ -613,3 +613,21 @@ def test_newton_on_data_goes_each_items_own_way():
         alone = complete(flow, y[i : i + 1], hidden[i : i + 1], x[i : i + 1], solver).solution
         assert float(alone.evaluations) == float(together.evaluations[i])
         torch.testing.assert_close(alone.value[0], together.value[i])
+
+
+class Steep(ClosedForm):
+    """x = 1000 (y − 100) + 0.3 sin of its neighbour."""
+
+    def forward(self, y):
+        z = (y - 100) * 1000
+        return z + 0.3 * torch.sin(z.roll(1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_item_that_stalls_for_want_of_precision_says_so(dtype):
+    flow = Flow([Steep()], (3,))
+    y = torch.tensor([[100.0005, 0.0, 99.999]], dtype=dtype).expand(64, 3)
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    status = complete(flow, y, torch.tensor([False, True, False]).expand(64, 3), x, anderson()).solution.status
+    assert (status != Status.STALLED).all()
+    assert bool((status == Status.IMPRECISE).any()) == (dtype == torch.float32)

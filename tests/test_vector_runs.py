@@ -510,14 +510,67 @@ def test_what_a_column_is_was_found_out_when_a_run_began():
     assert load_trained("run").scaling.columns == ("code", "x")
 
 
-@pytest.mark.parametrize(("draws", "line"), [(4, "has no intervals of 60 of 60 rows: of 90 % they need 19"), (19, "")])
-def test_rows_without_intervals_are_counted(table, draws, line, capsys):
-    lines = (table.parents[2] / "table.csv").read_text().splitlines()[:61]
+def some(table, rows: int = 60) -> int:
+    """Writes the first rows of the run's table to some.csv; returns how many have a hole."""
+    lines = (table.parents[2] / "table.csv").read_text().splitlines()[: rows + 1]
     Path("some.csv").write_text("\n".join(lines) + "\n")
-    words = ("input=some.csv", f"draws={draws}", "imputer=gaussian", "check=null", "threads=1")
-    assert main(["impute", f"checkpoint={table}", *words]) == 0
+    return sum(any(not cell for cell in line.split(",")) for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("imputer=gaussian", "draws=4"), "has no intervals of {} of {} rows with holes: of 90 % they need 19"),
+        (("imputer=gaussian", "draws=19"), ""),
+        (("imputer=knn", "draws=32"), "knn gives one completion: there are no intervals in summary.csv"),
+    ],
+)
+def test_rows_without_intervals_are_counted(table, words, line, capsys):
+    holed = some(table)
+    assert main(["impute", f"checkpoint={table}", "input=some.csv", "check=null", "threads=1", *words]) == 0
     out = capsys.readouterr().out
-    assert line in out if line else "no intervals" not in out
+    assert line.format(holed, holed) in out if line else "no intervals" not in out
+    assert ("without effect here: draws (it gives one completion)" in out) == ("imputer=knn" in words)
+
+
+def test_draws_that_failed_are_counted_among_those_that_were_asked_for(table, capsys):
+    """Rows without a hole, most of a usual table, have nothing to solve."""
+    holed = some(table, 200)
+    words = ("input=some.csv", "imputer=viscos", "solver.tolerance=1e-12", "draws=4", "check=null", "threads=1")
+    run = ran("impute", f"checkpoint={table}", *words)
+    saved, out = np.load(run / "completions.npz"), capsys.readouterr().out
+    rows = (~saved["observed"]).any(1)
+    assert 0 < rows.sum() < len(rows) - 20 and rows.sum() >= holed
+    failed = figures(run)["solver"]["failed"]
+    assert failed == pytest.approx((~saved["solved"][:, rows]).mean()) and failed > 0.5
+    assert figures(run)["solver"]["solves"] == 4 * rows.sum()
+    assert "of solves failed, and the numbers leave their draws out" in out
+    empty, hidden = np.isnan(saved["mean"]).sum(), (~saved["observed"]).sum()
+    assert empty and f"completed: {empty} of {hidden} hidden cells stay empty, as no draw of them was solved" in out
+
+
+def test_what_is_checked_is_compared_on_the_same_cells(table):
+    """With the columns' means, at those cells alone that draws could be solved for."""
+    words = ("imputer=viscos", "solver.tolerance=1e-12", "draws=2", "check=0.5", "threads=1")
+    run = ran("impute", f"checkpoint={table}", f"input={table.parents[2] / 'table.csv'}", *words)
+    columns = figures(run)["check"]["columns"].values()
+    assert any(0 < each["failed"] < each["cells"] for each in columns)
+    for each in columns:
+        assert (each["of_constant"] is None) == (each["error"] is None) == (each["failed"] == each["cells"])
+
+
+def test_a_density_says_how_many_draws_failed(moons):
+    pytest.importorskip("matplotlib")
+    from viscos.commands.figure import _plane
+    from viscos.report.figures import Source
+    from viscos.report.figures.drawings import density
+
+    words = ("mask=columns", "mask.columns=[1]", "items=1", "draws=200", "solver.tolerance=1e-9", "threads=1")
+    run = ran("impute", f"checkpoint={moons}", *words)
+    failed = int((~np.load(run / "completions.npz")["solved"][:, 0]).sum())
+    assert 0 < failed < 200
+    legend = density.draw(Source(run, None, lambda: _plane(run, load_trained(moons)))).axes[1].get_legend()
+    assert legend.get_texts()[0].get_text() == f"draws of the posterior ({failed} of 200 failed, left out)"
 
 
 @pytest.fixture(scope="module")

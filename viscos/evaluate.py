@@ -130,6 +130,7 @@ class _Completion:
         check_apart(imputers)
         self.costs = [Cost.of(imputer) for imputer in imputers]
         self.solutions: list[Solution] = []
+        self.asked: list[Tensor] = []
 
     def go(self, progress: Progress) -> Completions:
         """Returns the first imputer's completions of the first batch."""
@@ -151,6 +152,7 @@ class _Completion:
                     solved, total = solved + int(done.ok.sum()), total + done.ok.numel()
                     # Without the values, which are in `done` already.
                     self.solutions.append(done.solution.with_value(done.solution.residual))
+                    self.asked.append(done.asked(batch.hidden))
             for metric in usual:
                 metric.update_truth(measured(self.test, rows, self.observed[rows]))
             scalars = {key: value for metric in usual for key, value in metric.so_far(shown).items()}
@@ -187,7 +189,7 @@ class _Completion:
         for metric in self.metrics:
             record |= metric.record()
         if self.solutions:
-            record["solver"] = Solution.joined(self.solutions).record()
+            record["solver"] = Solution.joined(self.solutions).among(torch.cat(self.asked)).record()
         own = [measure for metric in self.metrics for measure in metric.measures if measure not in MEASURES]
         if own:
             record["measures"] = [asdict(measure) for measure in own]

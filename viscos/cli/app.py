@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import tempfile
 import time
@@ -104,6 +105,7 @@ def job(config: DictConfig) -> Any:
 
 def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: sweep.Job | None = None) -> Any:
     """Runs a command, printing what goes wrong; `swept` if it is a job of a sweep."""
+    found_empty = not os.listdir(folder)
     try:
         cfg = composition.plain(command, config)
         if swept and swept.interrupted:
@@ -117,7 +119,8 @@ def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: s
             print(f"{label}: failed with {type(error).__name__}, see above", file=sys.stderr)
         raise JobFailed(reason, status, str(Path(folder).parent) if swept else None) from None
     finally:
-        runs.discard_if_empty(folder)
+        if found_empty:
+            runs.discard_if_empty(folder)
 
 
 def execute(command: str, cfg: dict[str, Any], folder: str, own: Sequence[str] = (), given: Sequence[str] = ()) -> Any:

@@ -74,7 +74,7 @@ def is_sweep(settings: HydraConf) -> bool:
 def leaving_nothing(arguments: list[str], folder: str) -> list[str]:
     """The arguments of a sweep such that its jobs run here, one by one, and leave nothing but in `folder`."""
     kept = [each for each in arguments if not each.lstrip("+").startswith(("hydra/launcher", "hydra.launcher"))]
-    return [*kept, f"hydra.sweep.dir={folder}", "hydra.output_subdir=null"]
+    return [*kept, f"hydra.sweep.dir={folder}"]
 
 
 def given(settings: HydraConf) -> list[str]:

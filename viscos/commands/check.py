@@ -82,14 +82,14 @@ def measured(job: Imputing, checked: Imputing, done: Results) -> dict[str, Any]:
         if not bool((there := cells[:, place]).any()):
             continue
         truth, guess = found.values[there, place].double(), one[there, place]
-        solved = ~guess.isnan()
+        solved, constant = ~guess.isnan(), _constant(column, used[:, place], truth)
         columns[column.name] = {
             "cells": len(truth),
             "failed": int((~solved).sum()),
             "measure": "wrong" if column.categories else "rmse",
             "unit": "days" if column.format else None,
             "error": known(_error(column, guess[solved], truth[solved])),
-            "of_constant": known(_error(column, _constant(column, used[:, place], truth).expand(len(truth)), truth)),
+            "of_constant": known(_error(column, constant.expand(len(truth))[solved], truth[solved])),
         }
     about = {
         "share": job.check,

@@ -53,16 +53,16 @@ def save_pictures(job: Imputing, done: Completed) -> list[str]:
         rows = slice(frame.items.start, frame.items.stop)
         solved = done.solved[:, rows].all(1)
         pictures = _completed(canvas, done, rows, solved)
-        if deviation is not None and frame.windows and bool(solved.any()):
+        if deviation is not None and _open(canvas) and bool(solved.any()):
             shade = canvas.spread(deviation[rows].nan_to_num(0)).div(white or 1).mul(255).round().byte()
             pictures["deviation"] = Image.fromarray(shade.numpy())
         files = {name: f"{FOLDER}/{frame.name}/{name}.png" for name in pictures}
         for name, file in files.items():
             _save(job.run_dir / file, pictures[name], canvas.picture.image.info.get("icc_profile"))
         verdict = done.worst(frame.items)
-        trust = {} if verdict is None else {"trust": verdict[0], "reason": verdict[1]}
+        trust = {} if verdict is None or not _open(canvas) else {"trust": verdict[0], "reason": verdict[1]}
         entries.append(_entry(frame, canvas, solved, list(files.values())) | trust)
-        if frame.windows and len(columns) < _SHOWN:
+        if _open(canvas) and len(columns) < _SHOWN:
             columns.append(_Column(frame.name, canvas, pictures))
     _save(job.run_dir / OVERVIEW, _overview(columns, len(done.draws), done.paired, white))
     atomic.write_json(job.run_dir / MANIFEST, _about(job, white) | {"pictures": entries})
@@ -105,11 +105,16 @@ def file_names(names: Sequence[str]) -> list[str]:
     return list(names) if fit and len(set(names)) == len(names) else [str(k) for k in range(len(names))]
 
 
+def _open(canvas: Canvas) -> bool:
+    """Whether anything of the picture is hidden, and completed."""
+    return bool(canvas.windows) and bool(canvas.hole.any())
+
+
 def _completed(canvas: Canvas, done: Completed, rows: slice, solved: Tensor) -> dict[str, Image.Image]:
     """The picture with each draw that was solved (K,) in all windows, and with the mean; itself if it has no hole."""
-    whole = solved.nonzero().flatten().tolist() if canvas.windows else []
+    whole = solved.nonzero().flatten().tolist() if _open(canvas) else []
     made = {f"draw-{k + 1:02}": done.draws[k, rows] for k in whole}
-    if whole or not canvas.windows:
+    if whole or not _open(canvas):
         made["mean"] = done.mean[rows]
     return {name: canvas.completed(values) for name, values in made.items()}
 
@@ -126,7 +131,7 @@ def _entry(frame: Framed, canvas: Canvas, solved: Tensor, files: list[str]) -> d
         "hidden": float(canvas.hole.double().mean()),
         "items": list(frame.items),
         "windows": [[window.left, window.top, window.width, window.height] for window in frame.windows],
-        "status": status if frame.windows else "nothing hidden",
+        "status": status if _open(canvas) else "nothing hidden",
         "files": files,
     }
 

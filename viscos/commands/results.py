@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,7 +15,7 @@ from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 from viscos.commands.outputs import write
-from viscos.commands.tables import FEWEST, SUMMARY, TAIL, clamped
+from viscos.commands.tables import COMPLETED, FEWEST, SUMMARY, TAIL, clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.progress import say
@@ -125,7 +126,7 @@ def record_of(job: Imputing, done: Results) -> dict[str, Any]:
         "mask_hash": mask_hash(job.items.observed),
         "missing": float((~job.items.observed).double().mean()),
         "draws": len(done.draws.draws),
-        "solver": done.draws.solution.record(),
+        "solver": done.draws.solution.among(done.draws.asked(~job.items.observed)).record(),
         "fit_seconds": round(done.fit_seconds, 1),
         "draw_seconds": round(done.draw_seconds, 2),
         "weigh_seconds": round(done.weigh_seconds, 2),
@@ -234,17 +235,28 @@ def completed(job: Imputing, done: Results) -> Completed:
     return Completed(values, draws, mean, known, observed, done.draws.ok.cpu(), done.draws.paired, before, said)
 
 
+def _of_cells(job: Imputing, found: Completed) -> Iterator[str]:
+    """What the files of a table lack, a line each."""
+    holes = ~found.observed
+    holed = holes.any(1)
+    if empty := int((holes & found.mean.isnan()).sum()):
+        yield f"{COMPLETED}: {empty} of {int(holes.sum())} hidden cells stay empty, as no draw of them was solved"
+    few = int((found.solved.sum(0) < FEWEST)[holed].sum())
+    if job.imputer is not None and job.imputer.draw is None:
+        yield f"{job.imputer.name} gives one completion: there are no intervals in {SUMMARY}, and nothing to pool"
+    elif few:
+        of, level = f"{few} of {int(holed.sum())} rows with holes", 100 * (1 - 2 * TAIL)
+        yield f"{SUMMARY} has no intervals of {of}: of {level:g} % they need {FEWEST} solved draws or more"
+
+
 def save(job: Imputing, done: Results) -> list[str]:
     """Writes the completions in the data's own units; returns the names of the files beside `completions.npz`."""
     scaling, found = job.saved.scaling, completed(job, done)
     if scaling is not None and (line := clamped(scaling, done.draws.draws, found.observed)):
         say(line)
-    rows, few = job.items.rows, int((found.solved.sum(0) < FEWEST).sum())
-    if rows is not None and rows.sheet is not None and few:
-        of = f"{few} of {len(found.values)} rows"
-        say(
-            f"{SUMMARY} has no intervals of {of}: of {100 * (1 - 2 * TAIL):g} % they need {FEWEST} solved draws or more"
-        )
+    if job.items.rows is not None and job.items.rows.sheet is not None:
+        for line in _of_cells(job, found):
+            say(line)
     arrays: dict[str, Any] = {
         "draws": found.draws.numpy(),
         "mean": found.mean.numpy(),

@@ -23,6 +23,11 @@ def usual_probes() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+def fresh_probes() -> torch.Generator:
+    """A generator that gives other probes at every call, as torch's own is seeded."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+
 @contextmanager
 def undrawn() -> Iterator[None]:
     """Puts torch's own generators back where they were, if anything has drawn from them: other threads may, too."""

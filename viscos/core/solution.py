@@ -127,6 +127,10 @@ class Solution:
         whole["evaluations"][rows] += other.evaluations
         return replace(self, **changes, **whole)
 
+    def among(self, asked: Tensor) -> Solution:
+        """The verdicts on items that were `asked` about (B,), bool; on all, where none was."""
+        return self.select((asked if bool(asked.any()) else ~asked).nonzero().flatten())
+
     def record(self) -> dict[str, float | int | None]:
         """What the solves cost and how they ended, as means over all items; plain."""
         solved, known = self.residual[self.converged], self.reduction[~self.reduction.isnan()]

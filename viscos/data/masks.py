@@ -149,7 +149,8 @@ class FileMask(Mask):
         if seen[1:] == shape and len(seen) == len(shape) + 1:
             if seen[0] != n:
                 raise InputError(
-                    f"mask file {path} holds {seen[0]} masks, {n} were asked for; give one each, or one for all"
+                    f"mask file {path} holds {seen[0]} masks, and there are {n} {split} items; give one for all, or "
+                    "one each: in a training, which has two kinds of items, leave the values out of the data instead"
                 )
             return observed.contiguous()
         plane = f"{shape[1:]}, " if len(shape) == 3 else ""

@@ -71,11 +71,12 @@ def open_picture(path: Path) -> Picture:
     try:
         with Image.open(path) as file:
             frames = getattr(file, "n_frames", 1)
+            deep = any(";16" in str(tile[3]) for tile in file.tile)  # which PIL reads as 8 bits where it is in colour
             file.load()
             upright = ImageOps.exif_transpose(file)
     except Exception as error:  # each format fails in ways of its own on a damaged file
         raise InputError(f"{path} cannot be read as a picture: {' '.join(str(error).split())}") from error
-    if upright.mode[0] in "IF":  # PIL cuts these off at 255 instead of scaling them
+    if deep or upright.mode[0] in "IF":  # PIL cuts these off at 255 instead of scaling them
         raise InputError(f"{path} has more than 8 bits a channel; save it with 8, or as .npy with floats in [0, 1]")
     grey = upright.mode in ("1", "L", "LA", "La")
     mode = ("L" if grey else "RGB") + ("A" if upright.has_transparency_data else "")

@@ -5,6 +5,7 @@ Names follow the paper: y data, x latent, g: y → x is `forward`, f = g⁻¹: x
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.rng import Generators, rademacher, usual_probes
-from viscos.core.solution import Solution, item_dot, item_max, per_item
+from viscos.core.solution import Solution, item_max, per_item
+from viscos.flows.probing import pairing
 from viscos.flows.skeleton import AffineSkeleton, estimated_skeleton
 from viscos.linear import Jacobian, LinearOperator, lanczos_value
 from viscos.roots import LatentEquation, RootFinder, anderson
@@ -76,7 +78,7 @@ class Bijection(nn.Module):
         return jacobian.value, jacobian
 
     def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
-        """g(y) (B, …) and log|det G(y)|, or an estimate of it (B,), both differentiable.
+        """g(y) (B, …) and log|det G(y)|, or an estimate of it (B,), both differentiable; an estimate only once.
 
         `generator` is for the probes of an estimate; without one they are the same at every call. NaN where a gradient
         is asked for and its probes could not be solved.
@@ -105,7 +107,7 @@ class Bijection(nn.Module):
         for v, u in pairs:
             x, t = self.tangent(y, v)
             known = u.isfinite().flatten(1).all(1)
-            part = item_dot(torch.where(per_item(known, u), u, 0), t)  # 0 · NaN would reach shared parameters
+            part = pairing(torch.where(per_item(known, u), u, 0), t)  # 0 · NaN would reach shared parameters
             total = total + torch.where(known, part, float("nan")) / len(pairs)
         return x, total
 
@@ -145,6 +147,15 @@ class Bijection(nn.Module):
         """g for items like y (B, …) as maps between states that a solver may know too; None if it is of one piece."""
         return None
 
+    def like(self) -> Tensor | None:
+        """A tensor of the dtype and on the device of the bijection; None if it has neither parameters nor buffers."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((t for t in tensors if t.is_floating_point()), None)
+
+    def estimates(self, y: Tensor) -> bool:
+        """Whether the log-determinant at items like y (B, …) is an estimate."""
+        return y.shape[1:].numel() > self.exact_below
+
     def leaves(self) -> list[Bijection]:
         """The bijections that it is a chain of, themselves no chains: in the order data → latent."""
         return [self]
@@ -154,7 +165,7 @@ class Bijection(nn.Module):
         return []
 
     def select(self, index: Tensor) -> Bijection:
-        """The bijection for the items at `index` of a batch that it was made for; most are for any item."""
+        """The bijection as it acts on the items at `index` of a batch that it was made for; most are for any item."""
         return self
 
     def initialize(self, y: Tensor) -> Tensor:
@@ -184,6 +195,9 @@ class ClosedForm(Bijection):
         >>> Flow([Scale()]).log_prob(torch.zeros(1, 3)).shape
         torch.Size([1])
     """
+
+    def estimates(self, y: Tensor) -> bool:
+        return False
 
     def forward(self, y: Tensor) -> Tensor:
         return self.forward_and_ladj(y)[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -94,13 +96,24 @@ class Chain(Bijection):
                 permutations.append(leaf)
             else:
                 links.append(_link(leaf, tuple(permutations), y.new_ones(1, *y.shape[1:])))
-        return links
+        return links if _undone(permutations, y) else []
+
+    def estimates(self, y: Tensor) -> bool:
+        return any(leaf.estimates(y) for leaf in self.leaves())
 
     def leaves(self) -> list[Bijection]:
         return [leaf for layer in self.layers for leaf in layer.leaves()]
 
     def branches(self) -> list[Contraction]:
         return [branch for layer in self.layers for branch in layer.branches()]
+
+    def select(self, index: Tensor) -> Bijection:
+        chosen = [layer.select(index) for layer in self.layers]
+        if all(one is layer for one, layer in zip(chosen, self.layers, strict=True)):
+            return self
+        picked = copy.copy(self)
+        picked._modules = self._modules | {"layers": nn.ModuleList(chosen)}
+        return picked
 
     @torch.no_grad()
     def initialize(self, y: Tensor) -> Tensor:
@@ -129,6 +142,15 @@ class Chain(Bijection):
             y = layer(y)
 
 
+def _undone(permutations: Sequence[Bijection], y: Tensor) -> bool:
+    """Whether permutations of the entries of items like y (B, …) leave each where it was."""
+    places = torch.arange(y.shape[1:].numel(), dtype=torch.float64).view(1, *y.shape[1:])
+    z = places
+    for permutation in permutations:
+        z = permutation(z)
+    return torch.equal(z, places)
+
+
 def _link(leaf: Bijection, permutations: tuple[Bijection, ...], ones: Tensor) -> Link:
     """The leaf as a map between states of the data's shape, behind what permutes their entries before it."""
 
@@ -142,6 +164,6 @@ def _link(leaf: Bijection, permutations: tuple[Bijection, ...], ones: Tensor) ->
             z = permutation.inverse(z).value
         return z
 
-    near = leaf.skeleton_after(AffineSkeleton(moved(ones), moved(torch.zeros_like(ones))))
-    near = near if near.W is not None else AffineSkeleton(back(near.scale), back(near.shift))
+    near = leaf.skeleton_after(AffineSkeleton(moved(ones), moved(torch.zeros_like(ones)), moved=len(permutations)))
+    near = replace(near, scale=back(near.scale), shift=back(near.shift))
     return Link(lambda z: back(leaf(moved(z))), None if near.trivial else near)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
-from viscos.core.rng import Generators, RowGenerator, usual_probes
+from viscos.core.rng import Generators, RowGenerator, fresh_probes, usual_probes
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows.bijection import Bijection, is_inverse, root
 from viscos.flows.chain import Chain
@@ -40,9 +40,14 @@ class Flow(Chain):
     def __init__(self, layers: Iterable[Bijection], shape: Iterable[int] | None = None) -> None:
         super().__init__(layers)
         self.shape = None if shape is None else torch.Size(shape)
+        if flows := [layer for layer in self.layers if isinstance(layer, Flow)]:
+            self.dense_below = min(flow.dense_below for flow in flows)
+            self.passes = sum(flow.passes for flow in flows)
+            self.can_denoise = flows[0] is self.layers[0] and flows[0].can_denoise
 
     def to_latent(self, y: Tensor) -> Tensor:
         """x = g(y) (B, …)."""
+        self.fits(y)
         x: Tensor = self(y)
         return x
 
@@ -53,6 +58,7 @@ class Flow(Chain):
         `residual` is max |g(y) − x| at the end, evaluated once more without being counted; where it is above 1e-4
         (1e-8 in double) times max(1, |x|), an item whose layers all converged is `STALLED` all the same.
         """
+        self.fits(x)
         if solver is not None:
             return root(self, x, solver)
         found = self.inverse(x)
@@ -65,12 +71,21 @@ class Flow(Chain):
 
         Where log|det G| has no closed form and an item more entries than are written out (`Bijection.exact_below`), it
         is an estimate, with probes from `generator`. Without one they are the same for every item and at every call:
-        what an item has does not depend on its company, and a mean over items has the error of one.
+        what an item has does not depend on its company, and a mean over items has the error of one. Its gradient has
+        probes of its own then, new at every call, from torch's generator: parameters that go up a gradient by the same
+        probes again and again make these probes' estimate larger, and not the likelihood.
         """
         self.check(y)
-        alike = torch.zeros(len(y), dtype=torch.long)
-        x, ladj = self.forward_and_ladj(y, generator or RowGenerator(usual_probes(), 1, alike))
+        if generator is None and torch.is_grad_enabled() and self.estimates(y):
+            return self._with_fresh_gradient(y)
+        x, ladj = self.forward_and_ladj(y, generator or _alike(y))
         return self.base_log_prob(x) + ladj
+
+    def _with_fresh_gradient(self, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            value = self.forward_and_ladj(y, _alike(y))[1]
+        x, surrogate = self.forward_and_ladj_surrogate(y, fresh_probes())
+        return self.base_log_prob(x) + value + surrogate - surrogate.detach()
 
     def base_log_prob(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """log p₀ of the entries of x in `mask` (all of them by default) (B,)."""
@@ -87,7 +102,8 @@ class Flow(Chain):
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
-        return y
+        first = self.layers[0]
+        return first.denoised(y, noise) if self.can_denoise and isinstance(first, Flow) else y
 
     def cleaned(self, y: Tensor, hidden: Tensor, noise: float) -> Tensor:
         """Completions y (B, …) with the noise of training taken off their `hidden` entries alone, as `denoised` does.
@@ -98,14 +114,16 @@ class Flow(Chain):
 
     def select(self, index: Tensor) -> Flow:
         """The flow as it acts on the items at `index` of a batch that it was made for; most flows are for any item."""
-        return self
+        picked = super().select(index)
+        assert isinstance(picked, Flow)
+        return picked
 
     def check(self, y: Tensor) -> None:
         """Refuses data as `fits` does, and a wrapped model that is no bijection there."""
         self.fits(y)
         if len(y) and self.unexamined():
-            parameter = next(self.parameters(), None)
-            self.examine(y[:4] if parameter is None else y[:4].to(parameter.device))
+            like = self.like()
+            self.examine(y[:4] if like is None else y[:4].to(like.device))
 
     def fits(self, y: Tensor) -> None:
         """Refuses data of the wrong shape or dtype with `InputError`."""
@@ -115,9 +133,9 @@ class Flow(Chain):
             raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
         if not y.is_floating_point():
             raise InputError(f"data must be floating point, got {y.dtype}; convert with .float()")
-        parameter = next(self.parameters(), None)
-        if parameter is not None and parameter.dtype != y.dtype:
-            raise InputError(f"data are {y.dtype}, the flow is {parameter.dtype}; convert one of them")
+        like = self.like()
+        if like is not None and like.dtype != y.dtype:
+            raise InputError(f"data are {y.dtype}, the flow is {like.dtype}; convert one of them")
 
     def autocast(self, dtype: torch.dtype | None) -> None:
         """Lets the differentiable passes through residual branches run in `dtype`; None: in that of the data.
@@ -137,3 +155,8 @@ class Flow(Chain):
     def lipschitz(self) -> list[float]:
         """A certified bound of each residual branch's Lipschitz constant; the flow is invertible if all are < 1."""
         return [branch.lipschitz() for branch in self.branches()]
+
+
+def _alike(y: Tensor) -> Generators:
+    """The usual probes, the same for each item of y (B, …)."""
+    return RowGenerator(usual_probes(), 1, torch.zeros(len(y), dtype=torch.long))

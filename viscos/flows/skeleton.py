@@ -48,6 +48,8 @@ class AffineSkeleton:
     """(d, d), positive definite, or absent."""
     W_inverse: Tensor | None = None
     """(d, d), present where W is."""
+    moved: int = 0
+    """How many squeezes, less those that undo one, stand before: entries are not in the order of the data then."""
 
     @property
     def trivial(self) -> bool:

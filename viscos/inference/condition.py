@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -70,7 +71,7 @@ def condition(
     """
     if not isinstance(flow, Flow):
         flow = wrap(flow, as_tensor(y, "y").shape[1:])
-    values, terms = taken(y, observed, next(flow.parameters(), None), scaling)
+    values, terms = taken(y, observed, flow.like(), scaling)
     if values.dtype in (torch.float16, torch.bfloat16):
         raise InputError(f"y is {values.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
     flow.fits(values)
@@ -140,11 +141,15 @@ def _check_start(flow: Flow, batch: Incomplete) -> None:
 
 
 def _check_alike(name: str, module: torch.nn.Module, values: Tensor) -> None:
-    """Raises `InputError` unless the first parameter has dtype and device of the observation; others are its affair."""
-    first = next(module.parameters(), values)
+    """Raises `InputError` unless the first parameter or buffer has dtype and device of the observation.
+
+    Others are its affair.
+    """
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    first = next((t for t in tensors if t.is_floating_point()), values)
     if (first.dtype, first.device) != (values.dtype, values.device):
         raise InputError(
-            f"y is {values.dtype} on {values.device}, the {name} has parameters of {first.dtype} on {first.device}; "
+            f"y is {values.dtype} on {values.device}, the {name} is of {first.dtype} on {first.device}; "
             "convert one of them, with .to(dtype, device)"
         )
 

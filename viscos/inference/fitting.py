@@ -118,8 +118,10 @@ class Fitting:
         probes = ItemGenerators(self.q.seed, batch.index, samples, key)
         estimate = self.q.objective.step(flow, batch, self.q.posterior(batch, flow), noise, probes)
         optimizer.zero_grad(set_to_none=True)
+        # The gradients of others are left alone, say of parameters that a function holds.
+        own = [p for group in optimizer.param_groups for p in group["params"]]
         # Items are independent, so each gets the mean over its own draws and the sum over items is maximised.
-        (-estimate.surrogate.sum() / samples).backward()
+        (-estimate.surrogate.sum() / samples).backward(inputs=own)
         optimizer.step()
         return estimate.scalars()
 

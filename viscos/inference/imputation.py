@@ -67,6 +67,10 @@ class Completions:
         step = 2 if self.paired else 1
         return self.draws[::step], self.ok[::step]
 
+    def asked(self, hidden: Tensor) -> Tensor:
+        """Which of the K·B draws are of items with a `hidden` entry (B, …), bool: others have nothing to solve."""
+        return hidden.flatten(1).any(1).to(self.solution.status.device).repeat(len(self.draws))
+
     def first(self, n: int) -> Completions:
         """The first n draws, of independent ones, as if no more had been made; all, if there are fewer."""
         step, (count, items) = 2 if self.paired else 1, self.draws.shape[:2]

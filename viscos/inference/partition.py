@@ -90,7 +90,6 @@ class Repartitioned(Flow):
     def __init__(self, flow: Flow, partition: Partition) -> None:
         super().__init__([flow, Reordered(partition.index)], flow.shape)
         self.partition = partition
-        self.dense_below, self.can_denoise = flow.dense_below, flow.can_denoise
         self.deep = False  # since solves are for y^H alone, preconditioned by the columns of G
 
     @property
@@ -105,9 +104,6 @@ class Repartitioned(Flow):
         order = self.layers[1]
         assert isinstance(order, Reordered)
         return self.flow.to_data(_permuted(x, order.back), solver)
-
-    def denoised(self, y: Tensor, noise: float) -> Tensor:
-        return self.flow.denoised(y, noise)
 
     def skeleton(self, y: Tensor) -> Skeleton:
         """The flow linearised at the partition's reference, in the directions of H."""

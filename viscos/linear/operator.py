@@ -172,8 +172,8 @@ class Jacobian(LinearOperator):
 
     def __init__(self, fn: Callable[[Tensor], Tensor], y: Tensor) -> None:
         self.shape = y.shape
-        with torch.enable_grad():
-            self._y = y.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            self._y = _ordinary(y.detach()).requires_grad_()
             self._value = fn(self._y)
             # The product with the transpose is linear in u, so differentiating it by u gives the product itself.
             self._u = torch.zeros_like(self._value, requires_grad=True)
@@ -181,10 +181,17 @@ class Jacobian(LinearOperator):
         self.value = self._value.detach()
 
     def mv(self, v: Tensor) -> Tensor:
-        return torch.autograd.grad(self._pullback, self._u, v, retain_graph=True)[0]
+        with torch.inference_mode(False):
+            return torch.autograd.grad(self._pullback, self._u, _ordinary(v), retain_graph=True)[0]
 
     def rmv(self, u: Tensor) -> Tensor:
-        return torch.autograd.grad(self._value, self._y, u, retain_graph=True)[0]
+        with torch.inference_mode(False):
+            return torch.autograd.grad(self._value, self._y, _ordinary(u), retain_graph=True)[0]
+
+
+def _ordinary(v: Tensor) -> Tensor:
+    """v, or a copy that may stand in a graph where it was made in inference mode."""
+    return v.clone() if v.is_inference() else v
 
 
 class Block(LinearOperator):

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from viscos.core.counts import count
 from viscos.core.rng import Generators, of_rows, rademacher
 from viscos.core.solution import item_dot
 from viscos.flows.bijection import WRONG, written_out
@@ -51,6 +52,9 @@ class CLADE:
 
     probes: int = 1
 
+    def __post_init__(self) -> None:
+        count(self.probes, "probes", 1)
+
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         x, ladj = flow.forward_and_ladj_surrogate(y, generator)
@@ -79,6 +83,9 @@ class NLADE:
     tolerance: float = 1e-3
     """Relative residual of the products with J, layer by layer; a probe need not be known better than its noise."""
 
+    def __post_init__(self) -> None:
+        count(self.probes, "probes", 1)
+
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
         total, x = y.new_zeros(len(y)), None
@@ -91,7 +98,7 @@ class NLADE:
             error = (Ga.detach() - v).flatten(1).norm(dim=1)
             block.note(error <= WRONG * v.flatten(1).norm(dim=1))  # false for NaN too
             total = total - item_dot(b, Ga) / self.probes
-        assert x is not None
+        assert x is not None  # as there is a probe
         return x, total
 
 
@@ -105,6 +112,9 @@ class Auto:
 
     probes: int = 1
     exact_below: int = 16
+
+    def __post_init__(self) -> None:
+        count(self.probes, "probes", 1)
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""

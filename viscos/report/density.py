@@ -55,7 +55,9 @@ class Slice:
     truth: float
     """NaN if nobody knows it."""
     draws: Tensor
-    """(K,)."""
+    """Those that were solved (K,)."""
+    failed: int = 0
+    """How many were not."""
 
 
 def conditional_density(log_prob: Callable[[Tensor], Tensor], known: float, hidden: int, grid: Tensor) -> Tensor:
@@ -79,5 +81,5 @@ def first_slice(values: Tensor, truth: Tensor, observed: Tensor, draws: Tensor) 
         return None
     item = int(usable.nonzero()[0])
     hidden = int((~observed[item]).nonzero()[0])
-    mine = draws[solved[:, item], item, hidden]
-    return Slice(item, float(values[item, 1 - hidden]), hidden, float(truth[item, hidden]), mine)
+    mine, failed = draws[solved[:, item], item, hidden], int((~solved[:, item]).sum())
+    return Slice(item, float(values[item, 1 - hidden]), hidden, float(truth[item, hidden]), mine, failed)

@@ -197,7 +197,9 @@ def _methods(spec: Measure, records: list[Record]) -> list[tuple[str, tuple[str,
         if (shared := _shared(records, keys)) is not None:
             methods.append((label, keys, shared))
         else:
-            having = {name: those for name, those in flows.items() if any(record.value(*keys) for record in those)}
+            having = {
+                name: those for name, those in flows.items() if any(record.value(*keys) is not None for record in those)
+            }
             methods += [(f"{label} ({_beside(those)})", keys, those) for those in having.values()]
     return methods
 

@@ -132,13 +132,14 @@ class LatentEquation:
     def judged(self, found: Solution, tolerance: float) -> Solution:
         """`found`, with `IMPRECISE` for items whose residual is no more than rounding noise within the tolerance.
 
-        Where the largest entry involved times the unit roundoff ε is small against the tolerance nothing is evaluated.
-        Elsewhere the noise is measured: how far g^H moves when each entry of y moves by 4 ε of itself, twice what
-        rounding does to it.
+        And for those that stalled where the noise is larger. Where an item converged, and its largest entry involved
+        times the unit roundoff ε is small against the tolerance, nothing is evaluated. Elsewhere the noise is measured:
+        how far g^H moves when each entry of y moves by 4 ε of itself, twice what rounding does to it.
         """
         y, eps = self.complete(found.value), torch.finfo(self.y.dtype).eps
         largest = torch.maximum(item_max(y), item_max(torch.where(self.hidden, self.x, 0)))
-        rows = (found.converged & (16 * eps * largest > tolerance)).nonzero().flatten()
+        stalled = found.status == Status.STALLED
+        rows = (stalled | found.converged & (16 * eps * largest > tolerance)).nonzero().flatten()
         if not len(rows):
             return found
         near, y = self.select(rows), y[rows]
@@ -146,7 +147,7 @@ class LatentEquation:
         moved = near.flow(y + 4 * eps * y * signs) - near.flow(y)
         noise = item_max(torch.where(near.hidden, moved, 0)) / 2
         status = found.status.clone()
-        status[rows] = torch.where(noise <= tolerance, status[rows], int(Status.IMPRECISE))
+        status[rows] = torch.where(noise > tolerance, int(Status.IMPRECISE), status[rows])
         evaluations = found.evaluations.clone()
         evaluations[rows] += 2
         return replace(found, status=status, evaluations=evaluations)

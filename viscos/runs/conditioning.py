@@ -170,7 +170,7 @@ def _guess(
     flow: Flow, gaussian: Gaussian, y: Values, observed: Values | None, scaling: tuple[Values, Values] | None
 ) -> Values:
     """The Gaussian's completion, in the caller's terms."""
-    values, terms = taken(y, observed, next(flow.parameters(), None), scaling)
+    values, terms = taken(y, observed, flow.like(), scaling)
     flow.check(values)
     at = incomplete(values, terms.observed).to("cpu")
     return terms.values(gaussian.conditional(at.filled(), at.observed).to(values))

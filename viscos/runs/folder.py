@@ -34,7 +34,7 @@ OUTPUTS = Path("outputs")
 """Where runs go unless they are told otherwise."""
 MACHINE = ("threads", "device", "devices", "precision", "accumulate", "verbosity")
 """Settings that say what a run is computed on, and what it says meanwhile; they do not change what it is."""
-_PREPARED = {".hydra", CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
+_PREPARED = {CONFIG, "tensorboard", "masks_train.npz", "masks_test.npz"}
 _DATA_PLACE = ("root", "download", "_target_")  # the name says which data they are
 
 
@@ -84,7 +84,7 @@ def find_checkpoint(path: str | Path) -> Path:
         raise InputError(f"there is no run folder or checkpoint file {str(path)!r}")
     if (given / CHECKPOINT).is_file():
         return given / CHECKPOINT
-    if ".hydra" in (left := {entry.name for entry in given.iterdir()}) and left <= _PREPARED:
+    if CONFIG in (left := {entry.name for entry in given.iterdir()}) and left <= _PREPARED and _is_run(given):
         raise InputError(f"the run in {str(path)!r} was ended before it had learnt anything; give its command again")
     runs = sorted(given.glob(f"*/{CHECKPOINT}"), key=lambda found: found.stat().st_mtime)
     hint = f"; did you mean {str(runs[-1].parent)!r}?" if runs else ", so it is not the folder of a trained flow"
@@ -113,7 +113,7 @@ def refuse_taken(run_dir: str | Path, command: str) -> None:
         raise InputError(f"{run_dir} holds a result of `viscos {maker}`, which this run would write over; {advice}")
     if maker or _is_run(folder) or not folder.is_dir():
         return
-    if strange := min((path.name for path in folder.iterdir() if path.name != ".hydra"), default=None):
+    if strange := min((path.name for path in folder.iterdir()), default=None):
         raise InputError(f"{run_dir} holds {strange}, which is of no run and might be written over; {advice}")
 
 
@@ -178,7 +178,10 @@ def named(path: str | Path, left: tuple[str, ...] = (CHECKPOINT,), what: str = "
 
 
 def discard_if_empty(run_dir: str | Path) -> None:
-    """Removes a run folder that holds nothing but what a run writes before it computes anything."""
+    """Removes a folder that holds nothing but what a run writes before it computes anything.
+
+    For one that this process found empty: what was there before is nobody's to remove.
+    """
     run_dir = Path(run_dir)
     if run_dir.is_dir() and {entry.name for entry in run_dir.iterdir()} <= _PREPARED:
         shutil.rmtree(run_dir, ignore_errors=True)

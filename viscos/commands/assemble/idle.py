@@ -86,10 +86,11 @@ def of_input(*, pictures: bool, table: bool, holes: bool) -> dict[str, str]:
     return found | ({} if table else dict.fromkeys(SIGNS, "for tables"))
 
 
-def of_another_imputer() -> dict[str, str]:
-    """What has no effect where no posterior of the run's flow completes, and why."""
+def of_another_imputer(*, draws: bool = True) -> dict[str, str]:
+    """What has no effect where no posterior of the run's flow completes, and why; `draws`: whether there are any."""
     names = ("posterior", "solver", "lad", "start", "steps", "learning_rate", "partition", "samples", "proposals")
-    return dict.fromkeys(names, "another imputer completes")
+    found = dict.fromkeys(names, "another imputer completes")
+    return found if draws else found | {"draws": "it gives one completion"}
 
 
 def of_shares() -> dict[str, str]:

@@ -185,7 +185,8 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     elif is_model(subject) and isinstance(trained, Trained):
         by, idle = _choice(cfg, trained, data)
     else:
-        by, idle = _imputer(cfg, trained, subject, objective, device), of_another_imputer()
+        by = _imputer(cfg, trained, subject, objective, device)
+        idle = of_another_imputer(draws=by.draw is not None)
     return Imputing(
         settings=_with_whole_paths(cfg),
         run_dir=Path(cfg["run_dir"]),

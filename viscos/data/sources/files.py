@@ -139,6 +139,7 @@ def _pictures(path: Path) -> list[Path] | None:
 
 def _framed(path: Path, files: list[Path], shape: tuple[int, ...], how: str, mask: MaskOf | None) -> Found:
     model: Size = (shape[1], shape[2])
+    in_colour = 0
     frames, values, observed, unmasked, notes = (
         list[Framed](),
         list[Tensor](),
@@ -160,6 +161,9 @@ def _framed(path: Path, files: list[Path], shape: tuple[int, ...], how: str, mas
             values.append(torch.where(observed[-1], seen, truth))
             unmasked.append(given is None)
         notes += picture.notes
+        in_colour += picture.image.mode.startswith("RGB") and bool(hole.any())
+    if in_colour and shape[0] == 1:
+        notes.append(f"pictures in colour: {in_colour}; the model is of grey ones, so their holes are filled with grey")
     empty = torch.empty(0, *shape)
     names = tuple(_item_name(frame, k) for frame in frames for k in range(len(frame.windows)))
     found = _found(path, torch.stack(values) if values else empty, names)

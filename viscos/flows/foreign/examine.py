@@ -18,15 +18,19 @@ from viscos.core.errors import InputError
 from viscos.core.rng import undrawn
 from viscos.core.solution import item_dot
 from viscos.flows.foreign.source import location_and_scale
-from viscos.linear import Jacobian, dense
+from viscos.linear import Jacobian, dense, lanczos_value
 
 if TYPE_CHECKING:
     from viscos.flows.foreign.foreign import Foreign
 
 DENSE_BELOW = 64
-"""Entries of an item up to which the dense Jacobian is written out."""
-GRADIENT_BELOW = 16
-"""Entries up to which the gradient of the log-determinant is compared too."""
+"""Entries of an item up to which the dense Jacobian is written out; beyond, its log-determinant is estimated."""
+_PROBES = 4
+"""Of that estimate, for each item."""
+_OFF = 6.0, 0.05
+"""What it may be off by: so many standard errors, and so many nats an entry, for what Lanczos steps leave out."""
+_STEP = 1e-2
+"""Deviation of the steps of a difference quotient."""
 
 _ONCE = (
     "{} can be differentiated only once (an integral or an ODE with a backward pass of its own, as in zuko's CNF, UNAF "
@@ -48,7 +52,8 @@ def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
     """Samples of the model (count, …), which lie where it is defined; None where its own inverse cannot give any."""
     if not flow.source.invertible:
         return None
-    noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)).to(flow.like())
+    noise, like = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)), flow.like()
+    noise = noise if like is None else noise.to(like)
     known = any(True for _ in (*flow.parameters(), *flow.buffers()))
     try:
         y = _inverse(flow, noise)
@@ -168,6 +173,8 @@ def _examine_derivatives(flow: Foreign, y: Tensor, ladj: Tensor, again: Tensor) 
         )
     else:
         exact = False
+        _refuse_far_ladj(flow, y, ladj)
+        _refuse_no_gradient(flow, y)
     _refuse_wrong_inverse(flow, y)
     return Finding(exact=exact)
 
@@ -199,7 +206,42 @@ def _examine_ladj(flow: Foreign, y: Tensor, ladj: Tensor) -> bool:
         raise InputError(f"the Jacobian of {flow.source.name} is singular, so it is not a bijection where it was tried")
     if not _near(ladj, exact):
         raise InputError(_wrong_ladj(flow, y, ladj, exact))
-    return y.shape[1:].numel() <= GRADIENT_BELOW and not _gradients_agree(flow, y)
+    return not _gradients_agree(flow, y)
+
+
+def _refuse_far_ladj(flow: Foreign, y: Tensor, ladj: Tensor) -> None:
+    """Refuses a log-determinant of many entries that is far from an estimate of the Jacobian's."""
+    jacobian, generator = Jacobian(flow, y), torch.Generator().manual_seed(4)
+    found = torch.stack([lanczos_value(jacobian, y, generator) for _ in range(_PROBES)]).double()
+    off = found - ladj
+    if not bool(found.isfinite().all()):
+        return  # nearly singular where it was tried, so that an estimate says nothing
+    errors, nats = _OFF
+    allowed = errors * float(off.std()) / off.numel() ** 0.5 + nats * y.shape[1:].numel()
+    if abs(float(off.mean())) > allowed:
+        name = flow.source.name
+        raise InputError(
+            f"log|det| of {name} is not that of its Jacobian ({float(ladj.mean()):.4g}, and the Jacobian's is about "
+            f"{float(found.mean()):.4g}): return log|det ∂x/∂y|, one number an item, of data to latent"
+        )
+
+
+def _refuse_no_gradient(flow: Foreign, y: Tensor) -> None:
+    """Refuses a log-determinant that varies, and has no gradient in the data."""
+    y = y.detach().requires_grad_()
+    with torch.enable_grad():
+        ladj = flow.forward_and_ladj(y)[1]
+        gradient = torch.autograd.grad(ladj.sum(), y, allow_unused=True)[0] if ladj.requires_grad else None
+    if gradient is not None and bool(gradient.any()):
+        return
+    step = _STEP * torch.randn(y.shape, generator=torch.Generator().manual_seed(5)).to(y)
+    with torch.no_grad():
+        moved = flow.forward_and_ladj(y + step)[1] - flow.forward_and_ladj(y - step)[1]
+    if bool((moved.abs() > 1e-4 * ladj.abs().clamp_min(1)).any()):
+        raise InputError(
+            f"log|det| of {flow.source.name} varies with the data and has no gradient; conditioning differentiates it, "
+            "so leave out detach and torch.no_grad"
+        )
 
 
 def _wrong_ladj(flow: Foreign, y: Tensor, ladj: Tensor, exact: Tensor) -> str:

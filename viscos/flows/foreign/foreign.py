@@ -101,11 +101,6 @@ class Foreign(ClosedForm):
         finding = examine(self, y)
         self.to_examine, self.exact = finding.nothing_finite, finding.exact
 
-    def like(self) -> Tensor:
-        """A tensor of the dtype and on the device of the model."""
-        tensors = [*self.parameters(), *self.buffers()]
-        return next((t for t in tensors if t.is_floating_point()), torch.empty(0))
-
     def _base(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale of the base, of a shape that fits `like` (B, …)."""
         try:

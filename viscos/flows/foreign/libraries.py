@@ -38,7 +38,7 @@ class Normflows(Source):
 
     def evaluate(self, y: Tensor) -> tuple[Any, Any]:
         # Not by the model's own inverse_and_log_det, which sums in single precision whatever the data are.
-        total: Any = 0
+        total: Any = y.new_zeros(len(y))  # some layers give one number for all items
         for flow in reversed(list(self.model.flows)):
             y, ladj = flow.inverse(y)
             total = total + ladj

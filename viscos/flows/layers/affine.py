@@ -58,7 +58,7 @@ class Affine(ClosedForm):
 
     @torch.no_grad()
     def set_moments(self, mean: Tensor, deviation: Tensor) -> None:
-        """Standardises by `mean` and `deviation`, floored so that a constant entry cannot give NaN."""
+        """Standardises by `mean` and `deviation`, which counts at least `floor`: a constant entry must not give NaN."""
         if not bool(torch.isfinite(mean).all()) or not bool(torch.isfinite(deviation).all()):
             raise InputError("the mean and deviation of the data are not finite; an entry may never be observed")
         self.shift.copy_(mean)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from viscos.core.counts import count
 from viscos.core.rng import Generators, rademacher
 from viscos.core.solution import item_dot
 from viscos.linear import LinearOperator
@@ -31,6 +32,10 @@ class Series:
     """Mean number of further, randomly many terms (geometric); 0 cuts the series at `terms`, with a bias."""
     count: int = 1
     """Hutchinson probes."""
+
+    def __post_init__(self) -> None:
+        count(self.terms, "terms", 1)
+        count(self.count, "count", 1)
 
     def coefficients(self, generator: Generators) -> list[float]:
         """The weight of each term k = 0, 1, …: one, then one over the probability of reaching the term."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution
 from viscos.flows.bijection import ClosedForm
+from viscos.flows.layers.shuffle import shuffled, unshuffled
 from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator
 
@@ -30,7 +30,7 @@ class Squeeze(ClosedForm):
         self.undo = undo
 
     def _move(self, y: Tensor, undo: bool) -> Tensor:
-        return F.pixel_shuffle(y, 2) if undo else F.pixel_unshuffle(y, 2)
+        return shuffled(y, 2) if undo else unshuffled(y, 2)
 
     def forward(self, y: Tensor) -> Tensor:
         return self._move(y, self.undo)
@@ -48,7 +48,8 @@ class Squeeze(ClosedForm):
         return Solution.exact(self._move(x, not self.undo))
 
     def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
-        return replace(below, scale=self(below.scale), shift=self(below.shift))
+        moved = below.moved + (-1 if self.undo else 1)
+        return replace(below, scale=self(below.scale), shift=self(below.shift), moved=moved)
 
 
 class _Moved(LinearOperator):

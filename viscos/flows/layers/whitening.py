@@ -16,6 +16,10 @@ from viscos.flows.skeleton import AffineSkeleton
 from viscos.linear import LinearOperator, SharedSymmetric
 from viscos.linear.gaussian import Gaussian
 
+_FLOOR = 1e-4
+"""Share of the mean variance of data below which no direction of theirs has its variance, where they are initialised
+from."""
+
 
 class Whitening(ClosedForm):
     """x = W (y − μ) with W = Σ^(−1/2), symmetric positive definite.
@@ -47,6 +51,15 @@ class Whitening(ClosedForm):
         self.W_inverse.copy_(torch.linalg.inv(W))
         self.log_det.copy_(torch.linalg.slogdet(W)[1])
         self.mean.copy_(gaussian.mean.view_as(self.mean))
+
+    @torch.no_grad()
+    def initialize(self, y: Tensor) -> Tensor:
+        """Takes over the Gaussian of complete items (B, …), unless it has one; returns g of them."""
+        if not bool(self.log_det) and not bool(self.mean.any()):
+            least = _FLOOR * float(y.flatten(1).var(0, correction=0).mean())
+            known = torch.ones_like(y, dtype=torch.bool)
+            self.set_gaussian(Gaussian.from_incomplete(y, known, floor=max(least, torch.finfo(y.dtype).tiny)))
+        return self(y)
 
     @torch.no_grad()
     def _recompute(self) -> None:
@@ -88,7 +101,7 @@ class Whitening(ClosedForm):
 
     def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
         shift = -self._product(self.mean[None], self.W)
-        if below.trivial:
+        if below.trivial and not below.moved:
             return AffineSkeleton(below.scale, shift, self.W, self.W_inverse)
         diagonal = self.W.diagonal().view(1, *self.mean.shape)
         return replace(below, scale=below.scale * diagonal, shift=below.shift * diagonal + shift)

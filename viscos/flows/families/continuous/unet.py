@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from viscos.flows.families.continuous.velocity import Clock, Velocity, start_at_zero
 from viscos.flows.layers.activations import silu_tangent
 from viscos.flows.layers.lipschitz import Convolution
+from viscos.flows.layers.shuffle import shuffled, unshuffled
 from viscos.linear import LinearOperator
 
 
@@ -31,19 +32,19 @@ class UNetVelocity(Velocity):
         start_at_zero(self.leave)
 
     def forward(self, z: Tensor, t: Tensor) -> Tensor:
-        z = self.scales(self.enter(F.pixel_unshuffle(z, self.factor)), self.clock(t))
-        return F.pixel_shuffle(self.leave(F.silu(z)), self.factor)
+        z = self.scales(self.enter(unshuffled(z, self.factor)), self.clock(t))
+        return shuffled(self.leave(F.silu(z)), self.factor)
 
     @torch.no_grad()
     def linearize(self, z: Tensor, t: Tensor) -> tuple[Tensor, LinearOperator]:
         shape = z.shape
-        z, inner = self.scales.linearize(self.enter(F.pixel_unshuffle(z, self.factor)), self.clock(t))
-        return F.pixel_shuffle(self.leave(F.silu(z)), self.factor), _UNetJacobian(self, inner, _slope(z), shape)
+        z, inner = self.scales.linearize(self.enter(unshuffled(z, self.factor)), self.clock(t))
+        return shuffled(self.leave(F.silu(z)), self.factor), _UNetJacobian(self, inner, _slope(z), shape)
 
     def tangent(self, z: Tensor, v: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        z, v = (F.pixel_unshuffle(x, self.factor) for x in (z, v))
+        z, v = (unshuffled(x, self.factor) for x in (z, v))
         z, v = silu_tangent(*self.scales.tangent(self.enter(z), self.enter.mv(v), self.clock(t)))
-        return F.pixel_shuffle(self.leave(z), self.factor), F.pixel_shuffle(self.leave.mv(v), self.factor)
+        return shuffled(self.leave(z), self.factor), shuffled(self.leave.mv(v), self.factor)
 
 
 class _Conv(Convolution, nn.Conv2d):
@@ -190,13 +191,13 @@ class _UNetJacobian(LinearOperator):
 
     @torch.no_grad()
     def mv(self, v: Tensor) -> Tensor:
-        v = self.inner.mv(self.network.enter.mv(F.pixel_unshuffle(v, self.network.factor)))
-        return F.pixel_shuffle(self.network.leave.mv(self.slope * v), self.network.factor)
+        v = self.inner.mv(self.network.enter.mv(unshuffled(v, self.network.factor)))
+        return shuffled(self.network.leave.mv(self.slope * v), self.network.factor)
 
     @torch.no_grad()
     def rmv(self, u: Tensor) -> Tensor:
-        u = self.slope * self.network.leave.rmv(F.pixel_unshuffle(u, self.network.factor))
-        return F.pixel_shuffle(self.network.enter.rmv(self.inner.rmv(u)), self.network.factor)
+        u = self.slope * self.network.leave.rmv(unshuffled(u, self.network.factor))
+        return shuffled(self.network.enter.rmv(self.inner.rmv(u)), self.network.factor)
 
     def select(self, index: Tensor) -> _UNetJacobian:
         shape = torch.Size((len(index), *self.shape[1:]))

@@ -48,7 +48,9 @@ def _conditional(axis: Axes, plane: Plane, cut: Slice) -> None:
     grid = plane.span(cut.hidden, _LINE, 0.3, cut.draws)
     exact = conditional_density(plane.log_prob, cut.known, cut.hidden, grid)
     bins = max(10, min(60, len(cut.draws) // 8))
-    axis.hist(cut.draws.numpy(), bins=bins, density=True, color="tab:blue", alpha=0.4, label="draws of the posterior")
+    left_out = f" ({cut.failed} of {cut.failed + len(cut.draws)} failed, left out)" if cut.failed else ""
+    label = f"draws of the posterior{left_out}"
+    axis.hist(cut.draws.numpy(), bins=bins, density=True, color="tab:blue", alpha=0.4, label=label)
     axis.plot(grid.numpy(), exact.numpy(), color="tab:red", linewidth=1, label="exact conditional")
     if cut.truth == cut.truth:
         axis.axvline(cut.truth, color="black", linewidth=0.8, linestyle=":", label="true value")
