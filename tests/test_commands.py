@@ -841,7 +841,7 @@ def whole(trained, tmp_path_factory):
 
 def ended(monkeypatch, trained, batch: int, happens, *words: str) -> tuple[int, Path]:
     """A run of `viscos impute` to which something happens while it completes a batch: its exit status and folder."""
-    complete = imputing._complete
+    complete = imputing.complete
 
     def disturbed(job, rows, log):
         if int(rows[0]) == 2 * batch:
@@ -849,10 +849,22 @@ def ended(monkeypatch, trained, batch: int, happens, *words: str) -> tuple[int, 
         return complete(job, rows, log)
 
     with monkeypatch.context() as patched:
-        patched.setattr(imputing, "_complete", disturbed)
+        patched.setattr(imputing, "complete", disturbed)
         status = main(["impute", f"checkpoint={trained}", *SEVERAL, *words])
     (folder,) = Path("outputs/impute").resolve().iterdir()
     return status, folder
+
+
+def begins(monkeypatch) -> list[tuple[int, int]]:
+    """The seed and the first item of each batch that is begun from now on."""
+    complete, begun = imputing.complete, []
+
+    def noted(each, rows, log):
+        begun.append((each.job.seed, int(rows[0])))
+        return complete(each, rows, log)
+
+    monkeypatch.setattr(imputing, "complete", noted)
+    return begun
 
 
 def press(number: int, times: int = 1):
@@ -877,10 +889,9 @@ def test_interrupted_completions_go_on_bit_for_bit(batch, number, trained, whole
     assert len(list((folder / "shards").iterdir())) == batch + 1, "the present batch is finished first"
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    begun = []
-    monkeypatch.setattr(imputing, "_linearising", lambda job, batch: begun.append(int(batch.index[0])))
+    begun = begins(monkeypatch)
     assert main(["impute", f"resume={folder}", "threads=1"]) == 0
-    assert begun == [0, 2, 4][batch + 1 :], "what is finished is not done again"
+    assert begun == [(0, 0), (0, 2), (0, 4)][batch + 1 :], "what is finished is not done again"
     assert_same_completions(folder, whole)
     capsys.readouterr()
     assert main(["impute", f"resume={folder}"]) == 0
@@ -951,14 +962,8 @@ def test_a_disk_that_fills_up_loses_the_present_batch_alone(trained, whole, monk
 
 
 def test_a_disk_that_is_full_before_the_first_batch_leaves_no_folder(trained, monkeypatch, capsys):
-    """Hydra writes the settings first, into a run folder that it has made."""
-
-    def half(config, filename, output_dir):
-        output_dir.mkdir(parents=True, exist_ok=True)
-        (output_dir / filename).touch()
-        full()
-
-    monkeypatch.setattr("hydra.core.utils._save_config", half)
+    """The settings are written first, into a run folder that Hydra has made."""
+    monkeypatch.setattr(atomic.os, "fsync", full)
     assert main(["impute", f"checkpoint={trained}", *NO_FIT]) == 2
     assert "is full" in capsys.readouterr().err and not Path("outputs").exists()
 
@@ -989,7 +994,7 @@ AT_ONCE = ("threads=1", "items=3", "batch_size=1", "draws=1", "posterior=amortis
 
 def killed_at(monkeypatch, batch: int, *words: str) -> None:
     """A run that is killed in a batch; the ones before are kept."""
-    complete, begun = imputing._complete, []
+    complete, begun = imputing.complete, []
 
     def killed(job, rows, log):
         begun.append(rows)
@@ -998,7 +1003,7 @@ def killed_at(monkeypatch, batch: int, *words: str) -> None:
         return complete(job, rows, log)
 
     with monkeypatch.context() as patched:
-        patched.setattr(imputing, "_complete", killed)
+        patched.setattr(imputing, "complete", killed)
         assert main(["impute", *words]) == 1
 
 
@@ -1020,8 +1025,7 @@ def test_an_interrupted_sweep_of_completions_goes_on(trained, monkeypatch, keybo
     with pytest.raises(FileNotFoundError):
         ended(monkeypatch, trained, 1, press(signal.SIGINT), *words)
     assert "interrupted; the same command goes on" in capsys.readouterr().err
-    begun = []
-    monkeypatch.setattr(imputing, "_linearising", lambda job, batch: begun.append((job.seed, int(batch.index[0]))))
+    begun = begins(monkeypatch)
     assert main(["impute", f"checkpoint={trained}", *SEVERAL, *words]) == 0
     assert begun == [(0, 4), (1, 0), (1, 2), (1, 4)]
 

@@ -744,6 +744,13 @@ def test_runs_are_told_apart_by_any_setting(capsys):
     assert printed(capsys, "runs=kept", "by=flow.channels") == text, "saved records go by names of their own"
 
 
+def test_a_number_that_is_zero_has_its_row():
+    none = changed(RECORD, rmse__gaussian_mean={"pooled": 0.0})
+    put("runs", narrow=none, wide=changed(RECORD, config__flow__channels=128))
+    found = {label: cell for label, cell in rows_of("flow.channels").items() if "Gaussian conditional, mean" in label}
+    assert sorted(found.values()) == ["0.0000", "0.1100"] and len(found) == 2
+
+
 def test_what_a_model_is_called_among_imputers_tells_no_runs_apart(capsys):
     one, two = (changed(RECORD, config__imputer={"_target_": f"viscos.imputers.{name}"}, seed=k)
                 for k, name in enumerate(("Flow", "Viscos")))  # fmt: skip

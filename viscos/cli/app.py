@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 import tempfile
 import time
@@ -105,7 +104,7 @@ def job(config: DictConfig) -> Any:
 
 def _attempt(label: str, command: str, config: DictConfig, folder: str, swept: sweep.Job | None = None) -> Any:
     """Runs a command, printing what goes wrong; `swept` if it is a job of a sweep."""
-    found_empty = not os.listdir(folder)
+    found_empty = runs.holds_nothing(folder)
     try:
         cfg = composition.plain(command, config)
         if swept and swept.interrupted:

@@ -119,10 +119,10 @@ class Matrix(LinearOperator):
 
 
 class SharedSymmetric(LinearOperator):
-    """One symmetric matrix (d, d) for every item of tensors of `shape`."""
+    """One symmetric matrix (d, d) for every item of tensors of `shape`, with its inverse where that is known."""
 
-    def __init__(self, matrix: Tensor, shape: Sequence[int]) -> None:
-        self.matrix, self.shape = matrix, torch.Size(shape)
+    def __init__(self, matrix: Tensor, shape: Sequence[int], inverted: Tensor | None = None) -> None:
+        self.matrix, self.inverted, self.shape = matrix, inverted, torch.Size(shape)
 
     def mv(self, v: Tensor) -> Tensor:
         return (v.flatten(1) @ self.matrix).reshape(v.shape)
@@ -130,8 +130,14 @@ class SharedSymmetric(LinearOperator):
     def rmv(self, u: Tensor) -> Tensor:
         return self.mv(u)
 
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """The known inverse, or an iterative one."""
+        if self.inverted is None:
+            return super().inverse(tolerance)
+        return SharedSymmetric(self.inverted, self.shape, self.matrix)
+
     def select(self, index: Tensor) -> LinearOperator:
-        return SharedSymmetric(self.matrix, (len(index), *self.shape[1:]))
+        return SharedSymmetric(self.matrix, (len(index), *self.shape[1:]), self.inverted)
 
 
 class Diagonal(LinearOperator):
@@ -146,6 +152,10 @@ class Diagonal(LinearOperator):
 
     def rmv(self, u: Tensor) -> Tensor:
         return self.scale * u
+
+    def inverse(self, tolerance: float | None = None) -> LinearOperator:
+        """diag(1/s)."""
+        return Diagonal(1 / self.scale, self.shape[0])
 
     def select(self, index: Tensor) -> LinearOperator:
         return Diagonal(self.scale if len(self.scale) == 1 else self.scale[index], len(index))

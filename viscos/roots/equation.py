@@ -147,7 +147,8 @@ class LatentEquation:
         moved = near.flow(y + 4 * eps * y * signs) - near.flow(y)
         noise = item_max(torch.where(near.hidden, moved, 0)) / 2
         status = found.status.clone()
-        status[rows] = torch.where(noise > tolerance, int(Status.IMPRECISE), status[rows])
+        imprecise = torch.where(stalled[rows], noise > tolerance, ~(noise <= tolerance))  # NaN says nothing of a stall
+        status[rows] = torch.where(imprecise, int(Status.IMPRECISE), status[rows])
         evaluations = found.evaluations.clone()
         evaluations[rows] += 2
         return replace(found, status=status, evaluations=evaluations)

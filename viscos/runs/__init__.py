@@ -14,6 +14,7 @@ from viscos.runs.folder import discard_if_empty as discard_if_empty
 from viscos.runs.folder import essence as essence
 from viscos.runs.folder import find_checkpoint as find_checkpoint
 from viscos.runs.folder import has_shards as has_shards
+from viscos.runs.folder import holds_nothing as holds_nothing
 from viscos.runs.folder import load_config as load_config
 from viscos.runs.folder import named as named
 from viscos.runs.folder import refuse_taken as refuse_taken

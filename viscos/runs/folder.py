@@ -177,6 +177,11 @@ def named(path: str | Path, left: tuple[str, ...] = (CHECKPOINT,), what: str = "
     return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
+def holds_nothing(run_dir: str | Path) -> bool:
+    """Whether a folder is empty, or is not there."""
+    return not Path(run_dir).is_dir() or not any(Path(run_dir).iterdir())
+
+
 def discard_if_empty(run_dir: str | Path) -> None:
     """Removes a folder that holds nothing but what a run writes before it computes anything.
 

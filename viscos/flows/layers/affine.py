@@ -44,7 +44,7 @@ class Affine(ClosedForm):
         return (y - self.shift) * scale, v * scale
 
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        return self(y), InvertibleDiagonal(self.log_scale.detach().exp()[None], len(y))
+        return self(y), Diagonal(self.log_scale.detach().exp()[None], len(y))
 
     def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self(y), (self.log_scale.sum() * self.entries).expand(len(y))
@@ -72,14 +72,3 @@ class Affine(ClosedForm):
             deviation, mean = torch.std_mean(y, dim=axes, keepdim=True, correction=0)
             self.set_moments(mean[0], deviation[0])
         return self(y)
-
-
-class InvertibleDiagonal(Diagonal):
-    """A diagonal that knows its inverse."""
-
-    def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """diag(1/s)."""
-        return InvertibleDiagonal(1 / self.scale, self.shape[0])
-
-    def select(self, index: Tensor) -> LinearOperator:
-        return InvertibleDiagonal(self.scale if len(self.scale) == 1 else self.scale[index], len(index))

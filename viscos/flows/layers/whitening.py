@@ -91,7 +91,7 @@ class Whitening(ClosedForm):
         return self(y), self._product(v, self.W)
 
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]:
-        return self(y), _InvertibleSymmetric(self.W, self.W_inverse, y.shape)
+        return self(y), SharedSymmetric(self.W, y.shape, self.W_inverse)
 
     def forward_and_ladj(self, y: Tensor, generator: Generators | None = None) -> tuple[Tensor, Tensor]:
         return self(y), self.log_det.expand(len(y))
@@ -105,18 +105,3 @@ class Whitening(ClosedForm):
             return AffineSkeleton(below.scale, shift, self.W, self.W_inverse)
         diagonal = self.W.diagonal().view(1, *self.mean.shape)
         return replace(below, scale=below.scale * diagonal, shift=below.shift * diagonal + shift)
-
-
-class _InvertibleSymmetric(SharedSymmetric):
-    """W, which knows its inverse."""
-
-    def __init__(self, matrix: Tensor, inverted: Tensor, shape: torch.Size) -> None:
-        super().__init__(matrix, shape)
-        self.inverted = inverted
-
-    def inverse(self, tolerance: float | None = None) -> LinearOperator:
-        """W⁻¹."""
-        return _InvertibleSymmetric(self.inverted, self.matrix, self.shape)
-
-    def select(self, index: Tensor) -> LinearOperator:
-        return _InvertibleSymmetric(self.matrix, self.inverted, torch.Size((len(index), *self.shape[1:])))
