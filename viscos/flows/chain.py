@@ -144,7 +144,7 @@ class Chain(Bijection):
 
 def _undone(permutations: Sequence[Bijection], y: Tensor) -> bool:
     """Whether permutations of the entries of items like y (B, …) leave each where it was."""
-    places = torch.arange(y.shape[1:].numel(), dtype=torch.float64).view(1, *y.shape[1:])
+    places = torch.arange(y.shape[1:].numel(), dtype=torch.float64, device=y.device).view(1, *y.shape[1:])
     z = places
     for permutation in permutations:
         z = permutation(z)

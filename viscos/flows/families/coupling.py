@@ -29,9 +29,9 @@ def realnvp(
     """Affine couplings in turn on the two halves of an item, each behind ActNorm; the data's shape from end to end.
 
     For images (C, H, W) `blocks` couplings at each scale (a plain number: one scale): on checkerboards at the first
-    one, on halves of the channels after each squeeze. For vectors (d,) on even and odd
-    entries at the first scale, and on the first and the second half at the others.
-    `channels` is the width of the conditioners, `start` the first layer (see `viscos.flows.layers.start`).
+    one, on halves of the channels after each squeeze. For vectors (d,) on even and odd entries at the first scale, and
+    on the first and the second half at the others. `channels` is the width of the conditioners, `start` the first layer
+    (see `viscos.flows.layers.start`).
     """
 
     def layers(size: tuple[int, ...], scale: int, k: int) -> list[Bijection]:
