@@ -326,6 +326,16 @@ def test_a_failed_solve_is_left_out_and_counted(model):
     json.dumps(record, allow_nan=False)
 
 
+@pytest.mark.parametrize(("rows", "asked"), [(slice(0, None, 2), N // 2), (slice(5, 10), N - 5)])
+def test_what_is_said_of_the_solver_is_of_items_with_a_hole(model, rows, asked):
+    """A whole batch may have none."""
+    observed = OBSERVED.clone()
+    observed[rows] = True
+    record, _ = evaluate(model, TEST, observed, OBJECTIVE, PROTOCOL)
+    solver = record["solver"]
+    assert solver["solves"] == 4 * asked and solver["failed"] == 0 and solver["evaluations"] > 1
+
+
 def test_when_every_solve_fails(model):
     @dataclasses.dataclass(frozen=True)
     class Hopeless:
