@@ -1,11 +1,19 @@
-"""The precision in which solves are made."""
+"""The precision of a model, and that in which solves are made."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import Tensor, nn
+
+
+def tensor_of(module: nn.Module) -> Tensor | None:
+    """A tensor of the dtype and on the device of a module; None if it has no parameters or buffers that are numbers."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((t for t in tensors if t.is_floating_point()), None)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Names follow the paper: y data, x latent, g: y → x is `forward`, f = g⁻¹: x
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -146,11 +145,6 @@ class Bijection(nn.Module):
     def links(self, y: Tensor) -> Links | None:
         """g for items like y (B, …) as maps between states that a solver may know too; None if it is of one piece."""
         return None
-
-    def like(self) -> Tensor | None:
-        """A tensor of the dtype and on the device of the bijection; None if it has neither parameters nor buffers."""
-        tensors = itertools.chain(self.parameters(), self.buffers())
-        return next((t for t in tensors if t.is_floating_point()), None)
 
     def estimates(self, y: Tensor) -> bool:
         """Whether the log-determinant at items like y (B, …) is an estimate."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.precision import tensor_of
 from viscos.core.rng import Generators, RowGenerator, fresh_probes, usual_probes
 from viscos.core.solution import Solution, Status, item_max
 from viscos.flows.bijection import Bijection, is_inverse, root
@@ -102,8 +103,8 @@ class Flow(Chain):
 
     def denoised(self, y: Tensor, noise: float) -> Tensor:
         """The items y (B, …) without the noise of training, of a standard deviation of `noise`, as far as g knows."""
-        first = self.layers[0]
-        return first.denoised(y, noise) if self.can_denoise and isinstance(first, Flow) else y
+        first = self.layers[0] if self.can_denoise else None
+        return first.denoised(y, noise) if isinstance(first, Flow) else y
 
     def cleaned(self, y: Tensor, hidden: Tensor, noise: float) -> Tensor:
         """Completions y (B, …) with the noise of training taken off their `hidden` entries alone, as `denoised` does.
@@ -122,7 +123,7 @@ class Flow(Chain):
         """Refuses data as `fits` does, and a wrapped model that is no bijection there."""
         self.fits(y)
         if len(y) and self.unexamined():
-            like = self.like()
+            like = tensor_of(self)
             self.examine(y[:4] if like is None else y[:4].to(like.device))
 
     def fits(self, y: Tensor) -> None:
@@ -133,7 +134,7 @@ class Flow(Chain):
             raise InputError(f"this flow takes items of shape {tuple(self.shape)}, got {tuple(y.shape[1:])}")
         if not y.is_floating_point():
             raise InputError(f"data must be floating point, got {y.dtype}; convert with .float()")
-        like = self.like()
+        like = tensor_of(self)
         if like is not None and like.dtype != y.dtype:
             raise InputError(f"data are {y.dtype}, the flow is {like.dtype}; convert one of them")
 

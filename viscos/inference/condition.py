@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from typing import Any
 
@@ -13,7 +12,7 @@ from viscos.core.batch import Incomplete, incomplete
 from viscos.core.choices import choice
 from viscos.core.counts import count
 from viscos.core.errors import InputError
-from viscos.core.precision import full_precision
+from viscos.core.precision import full_precision, tensor_of
 from viscos.flows.flow import Flow
 from viscos.flows.foreign.wrap import wrap
 from viscos.inference import Objective
@@ -71,7 +70,7 @@ def condition(
     """
     if not isinstance(flow, Flow):
         flow = wrap(flow, as_tensor(y, "y").shape[1:])
-    values, terms = taken(y, observed, flow.like(), scaling)
+    values, terms = taken(y, observed, tensor_of(flow), scaling)
     if values.dtype in (torch.float16, torch.bfloat16):
         raise InputError(f"y is {values.dtype}, in which no solve can be trusted; take y.float() and flow.float()")
     flow.fits(values)
@@ -145,9 +144,8 @@ def _check_alike(name: str, module: torch.nn.Module, values: Tensor) -> None:
 
     Others are its affair.
     """
-    tensors = itertools.chain(module.parameters(), module.buffers())
-    first = next((t for t in tensors if t.is_floating_point()), values)
-    if (first.dtype, first.device) != (values.dtype, values.device):
+    first = tensor_of(module)
+    if first is not None and (first.dtype, first.device) != (values.dtype, values.device):
         raise InputError(
             f"y is {values.dtype} on {values.device}, the {name} is of {first.dtype} on {first.device}; "
             "convert one of them, with .to(dtype, device)"

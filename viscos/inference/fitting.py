@@ -28,10 +28,8 @@ Progress = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and what it measured."""
 
 _SHOWN = ("bound", "residual", "failed")
-_JUDGED = {
-    True: 16,
-    False: 8,
-}  # draws of each item, of each component, by which a fit is judged: where weights are exact, or not
+# Draws of each item, of each component, by which a fit is judged: where weights are exact, or not.
+_JUDGED = {True: 16, False: 8}
 _WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 

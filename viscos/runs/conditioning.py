@@ -14,6 +14,7 @@ import torch
 
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
+from viscos.core.precision import tensor_of
 from viscos.data.columns import Column, Scheme
 from viscos.data.images import check_unit_range
 from viscos.data.scaling import Scaling
@@ -170,7 +171,7 @@ def _guess(
     flow: Flow, gaussian: Gaussian, y: Values, observed: Values | None, scaling: tuple[Values, Values] | None
 ) -> Values:
     """The Gaussian's completion, in the caller's terms."""
-    values, terms = taken(y, observed, flow.like(), scaling)
+    values, terms = taken(y, observed, tensor_of(flow), scaling)
     flow.check(values)
     at = incomplete(values, terms.observed).to("cpu")
     return terms.values(gaussian.conditional(at.filled(), at.observed).to(values))

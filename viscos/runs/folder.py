@@ -113,7 +113,7 @@ def refuse_taken(run_dir: str | Path, command: str) -> None:
         raise InputError(f"{run_dir} holds a result of `viscos {maker}`, which this run would write over; {advice}")
     if maker or _is_run(folder) or not folder.is_dir():
         return
-    if strange := min((path.name for path in folder.iterdir()), default=None):
+    if strange := min((path.name for path in folder.iterdir() if path.name != ".hydra"), default=None):
         raise InputError(f"{run_dir} holds {strange}, which is of no run and might be written over; {advice}")
 
 

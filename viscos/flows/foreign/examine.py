@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.errors import InputError
+from viscos.core.precision import tensor_of
 from viscos.core.rng import undrawn
 from viscos.core.solution import item_dot
 from viscos.flows.foreign.source import location_and_scale
@@ -52,7 +53,7 @@ def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
     """Samples of the model (count, …), which lie where it is defined; None where its own inverse cannot give any."""
     if not flow.source.invertible:
         return None
-    noise, like = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)), flow.like()
+    noise, like = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)), tensor_of(flow)
     noise = noise if like is None else noise.to(like)
     known = any(True for _ in (*flow.parameters(), *flow.buffers()))
     try:
