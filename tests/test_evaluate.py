@@ -16,8 +16,9 @@ from viscos.core.rng import generator
 from viscos.core.solution import Solution, Status
 from viscos.data.images import Images
 from viscos.data.mask_files import mask_hash
+from viscos.data.vectors import Vectors
 from viscos.evaluate import Protocol, evaluate, standard_metrics
-from viscos.flows import Affine, Flow, continuous
+from viscos.flows import Affine, Flow, Whitening, continuous
 from viscos.imputers import GaussianImputer, MeanImputer
 from viscos.inference import Objective, impute
 from viscos.linear.gaussian import Gaussian
@@ -400,6 +401,12 @@ def test_densities_do_not_depend_on_the_size_of_batches():
     nats = [log_likelihood_record(flow, images, size)["value"] for size in sizes]
     for first, *others in (bits, nats):
         assert others == pytest.approx([first] * 2, rel=1e-5)
+
+
+def test_the_likelihood_of_a_flow_without_parameters():
+    flow, rows = Flow([Whitening((3,))], (3,)), normal(4, 3).float()
+    record = log_likelihood_record(flow, Vectors("rows", rows, None, 0), 2)
+    assert record["value"] == pytest.approx(float(flow.log_prob(rows).mean()), rel=1e-5)
 
 
 def test_bits_per_dimension_in_closed_form():

@@ -339,3 +339,11 @@ def test_a_padded_solve_is_the_solve_of_the_submatrix():
         truth = torch.linalg.solve(A[k][mask[k]][:, mask[k]], b[k][mask[k]])
         assert torch.allclose(found.value[k][mask[k]], truth, atol=1e-10)
         assert (found.value[k][~mask[k]] == 0).all()
+
+
+@pytest.mark.parametrize("items", [1, 5])
+def test_no_item_of_a_diagonal(items):
+    operator = Diagonal(normal(items, 3), 5)
+    none = operator.select(torch.arange(0))
+    assert none.shape == (0, 3) and none.mv(torch.empty(0, 3, dtype=F64)).shape == (0, 3)
+    assert none.inverse().shape == (0, 3)

@@ -52,7 +52,7 @@ def test_what_is_masked_and_completed(sees_mask):
     torch.manual_seed(0)
     networks = MisGAN(3, 2, (4, 4), 5, unit=True, sees_mask=sees_mask)
     x, m = torch.rand(4, 3), torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
-    assert torch.equal(masked(x, m, 0.25), torch.where(m.bool(), x, 0.25))
+    assert torch.equal(masked(x, m), torch.where(m.bool(), x, 0))
     first, other = (networks.completed(x, m, normal(4, 3, seed=seed).float()) for seed in (1, 2))
     assert torch.equal(first[m.bool()], x[m.bool()]) and not torch.equal(first, other)
     assert first.gt(0).logical_and(first.lt(1) | m.bool()).all()

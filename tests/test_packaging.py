@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
+import viscos
 from viscos.core.version import __version__
 
 SOURCE = Path(__file__).parents[1]
@@ -17,6 +19,11 @@ SOURCE = Path(__file__).parents[1]
 
 def test_version_is_said_once():
     assert __version__ == metadata.version("viscos")
+
+
+def test_what_is_imported_late_is_listed():
+    listed = subprocess.run([sys.executable, "-c", "import viscos; print(dir(viscos))"], capture_output=True, text=True)
+    assert set(viscos.__all__) <= set(ast.literal_eval(listed.stdout))
 
 
 def test_console_script():

@@ -7,7 +7,15 @@ Nothing is imported before it is used, so that the command line answers at once.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors; at run time `__getattr__` imports these when they are asked for
+    from viscos.core.errors import InputError
+    from viscos.core.solution import Solution, Status
+    from viscos.core.version import __version__ as __version__
+    from viscos.inference.condition import condition
+    from viscos.inference.conditional import Conditional
+    from viscos.runs.trained import load
 
 _HOMES = {
     "condition": "viscos.inference.condition",
@@ -43,3 +51,7 @@ def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"viscos.{name}")
     raise AttributeError(f"module 'viscos' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_PARTS})

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.labels import MEASURES
+from viscos.core.precision import device_of
 from viscos.core.solution import Solution
 from viscos.data.items import Data
 from viscos.data.mask_files import mask_hash
@@ -61,7 +62,7 @@ def evaluate(
     record, first = about(test, observed), None
     if model.posterior is not None and not bool(observed.all()):
         metrics = [*(standard_metrics(test) if metrics is None else metrics), TrainedAlong(model)]
-        imputers, device = [*_own(model, objective, protocol), *others], next(model.parameters()).device
+        imputers, device = [*_own(model, objective, protocol), *others], device_of(model)
         record, first = measure(imputers, test, observed, protocol, metrics=metrics, device=device, progress=progress)
         record["noise_taken_off_draws"] = protocol.noise if model.flow.can_denoise else 0.0
         bounded = {"items": protocol.bound_items, "draws": protocol.bound_draws, "seed": protocol.seed}

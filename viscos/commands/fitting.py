@@ -8,7 +8,7 @@ from viscos import runs
 from viscos.commands.assemble.fitting import Fitting
 from viscos.commands.assemble.measuring import Measured
 from viscos.commands.interrupt import SAVED_EVERY, held
-from viscos.core.progress import fitting_bar
+from viscos.core.progress import patient_bar
 from viscos.evaluate import about
 from viscos.imputers import kinds_of
 from viscos.report.board import Log
@@ -27,7 +27,7 @@ def learn(job: Fitting, log: Log) -> float:
         checkpoint.save(job.run_dir / runs.CHECKPOINT, job.state(finished, time.monotonic() - began))
         saved = time.monotonic()
 
-    with held() as interrupted, fitting_bar(job.imputer.label) as shown:
+    with held() as interrupted, patient_bar(f"fitting {job.imputer.label}") as shown:
 
         def after(done: int, total: int, scalars: dict[str, float]) -> None:
             shown(done, total, scalars)

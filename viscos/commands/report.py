@@ -113,10 +113,10 @@ def _log_prob(flow: Flow, y: Tensor) -> Tensor:
     return torch.cat([flow.log_prob(part.to(like)).cpu() for part in y.split(_ROWS)])
 
 
-def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int, count: int = 64) -> Tensor:
-    """Writes unconditional samples of the flow as a PNG; returns the picture. A sample that failed is red."""
+def save_samples(path: Path, flow: Flow, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Writes 64 unconditional samples of the flow as a PNG; returns the picture. A sample that failed is red."""
     like = next(flow.parameters())
-    noise = torch.randn(count, *shape, generator=generator(seed, "samples")).to(like)
+    noise = torch.randn(64, *shape, generator=generator(seed, "samples")).to(like)
     found = flow.to_data(noise)
     grid = image_grid(torch.where(per_item(found.converged, noise), found.value, float("nan")))
     save_png(path, grid)

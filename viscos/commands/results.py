@@ -15,7 +15,7 @@ from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.completed import Completed
 from viscos.commands.outputs import write
-from viscos.commands.tables import COMPLETED, FEWEST, SUMMARY, TAIL, clamped
+from viscos.commands.tables import COMPLETED, SUMMARY, clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.progress import say
@@ -25,6 +25,7 @@ from viscos.imputers import Cost, GaussianImputer, Imputer, UnfittedImputer, Vis
 from viscos.inference import Completions
 from viscos.inference.diagnosis import Diagnosis
 from viscos.metrics import Coverage, EnergyAndSpread, Errors, Metric, Truth
+from viscos.metrics.calibration import FEWEST, LEVEL
 from viscos.metrics.rmse import known
 from viscos.runs.provenance import versions
 
@@ -245,7 +246,7 @@ def _of_cells(job: Imputing, found: Completed) -> Iterator[str]:
     if job.imputer is not None and job.imputer.draw is None:
         yield f"{job.imputer.name} gives one completion: there are no intervals in {SUMMARY}, and nothing to pool"
     elif few:
-        of, level = f"{few} of {int(holed.sum())} rows with holes", 100 * (1 - 2 * TAIL)
+        of, level = f"{few} of {int(holed.sum())} rows with holes", 100 * LEVEL
         yield f"{SUMMARY} has no intervals of {of}: of {level:g} % they need {FEWEST} solved draws or more"
 
 

@@ -19,11 +19,8 @@ from viscos.data.dialect import Dialect
 from viscos.data.scaling import Scaling
 from viscos.data.sources.sheet import Cells, Sheet
 from viscos.data.sources.table import Rows
+from viscos.metrics.calibration import TAIL
 
-TAIL = 0.05
-"""Probability on each side of the intervals in the summary."""
-FEWEST = round(1 / TAIL) - 1
-"""Draws that such an interval needs."""
 _DIGITS = 15
 """Of a cell that is filled: a column may vary in the last ones alone, as times in milliseconds do."""
 COMPLETED, DRAWS, SUMMARY, LONG, MASKED = "completed", "draws", "summary.csv", "draws_long.csv", "masked"

@@ -1,4 +1,4 @@
-"""The precision of a model, and that in which solves are made."""
+"""The precision and the device of a model, and the precision in which solves are made."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def tensor_of(module: nn.Module) -> Tensor | None:
     """A tensor of the dtype and on the device of a module; None if it has no parameters or buffers that are numbers."""
     tensors = itertools.chain(module.parameters(), module.buffers())
     return next((t for t in tensors if t.is_floating_point()), None)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """The device of a module; the CPU, if nothing that it holds is on one."""
+    like = tensor_of(module)
+    return torch.device("cpu") if like is None else like.device
 
 
 @contextmanager

@@ -169,13 +169,6 @@ def bar(what: str, total: int, done: int = 0, console: Console | None = None) ->
 
 
 @contextmanager
-def fitting_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
-    """What shows the progress of a fit, see `patient_bar`: most fits are over before anyone wonders."""
-    with patient_bar(f"fitting {what}", patience) as progress:
-        yield progress
-
-
-@contextmanager
 def patient_bar(what: str, patience: float = 3.0) -> Iterator[Callable[[int, int, dict[str, float]], None]]:
     """What shows the progress of a loop: done, total, measurements; nothing if it is over in `patience` seconds."""
     with ExitStack() as shown:

@@ -1,9 +1,17 @@
-"""Quantiles of draws, by which intervals cover as much as they say."""
+"""Variance and quantiles over draws of which some failed."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+
+def variance(draws: Tensor) -> Tensor:
+    """The variance over draws (K, …), without those that are NaN: (…), NaN of fewer than two."""
+    known = ~draws.isnan()
+    count = known.sum(0)
+    squares = torch.where(known, draws - draws.nanmean(0), 0).square().sum(0)
+    return torch.where(count > 1, squares / (count - 1).clamp_min(1), float("nan"))
 
 
 def quantiles(draws: Tensor, shares: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from viscos.data.columns import Column, Scheme
 from viscos.data.dialect import Dialect
-from viscos.data.scaling import Scaling
+from viscos.data.scaling import CONSTANT, Scaling
 
 SENTINELS = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0)
 """Numbers by which a missing value is often written."""
@@ -19,8 +19,6 @@ FAR, FAR_AS_SENTINEL = 50.0, 6.0
 """Standard deviations of the other values, from their mean."""
 FAR_BEYOND_ALL = 1e6
 """Times the width of the middle half of the others: one that is not moved by a second value far out."""
-_CONSTANT = 0.01
-"""Width of a span of one number, as a share of it."""
 LINES = 5
 """Columns of such rows that are named."""
 
@@ -85,7 +83,7 @@ def far_from_training(scaling: Scaling, values: Tensor, signs: Dialect) -> tuple
     range_ = scheme.decode(scaling.span)
     away = _beyond(values, scaling.span, scaling.scale)[:, list(scheme.first)]
     logs = torch.tensor([column.log for column in scheme.columns])
-    away = torch.where(logs, torch.maximum(away, _beyond(cells, range_, _CONSTANT * range_[1])), away)
+    away = torch.where(logs, torch.maximum(away, _beyond(cells, range_, CONSTANT * range_[1])), away)
     dates = torch.tensor([bool(column.format) for column in scheme.columns])
     far = (away > 1) | ((scaling.low >= 0) & (cells < 0) & ~dates)
     lines: list[str] = []

@@ -57,8 +57,8 @@ class Data:
                 f"labels of {self.name!r} are {seen}; give one int64 for each of {len(self.values)} {self.kind}"
             )
 
-    def at(self, rows: Tensor) -> Self:
-        """The items at `rows` (n,), int64."""
+    def at(self, rows: Tensor | slice) -> Self:
+        """The items at `rows`, int64 or bool (n,), or a slice, of which the values are a view."""
         return replace(self, values=self.values[rows], labels=None if self.labels is None else self.labels[rows])
 
     def __len__(self) -> int:

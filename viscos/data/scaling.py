@@ -18,7 +18,7 @@ from viscos.data.dialect import Dialect
 from viscos.data.items import Data, Units
 from viscos.data.vectors import Vectors
 
-_CONSTANT = 0.01
+CONSTANT = 0.01
 """Scale of a constant column, as a share of its value, so that nothing is divided by zero."""
 _LARGEST = 3.5e38
 """Just above what single precision holds."""
@@ -75,7 +75,7 @@ class Scaling:
         groups = torch.tensor(scheme.groups)
         # One of several entries of a category: a level that was never seen, which a test cell may have all the same.
         level = (groups[:, None] == groups).sum(1) > 1
-        scale = torch.where(constant, torch.where(level, 1.0, _CONSTANT * size), scale)
+        scale = torch.where(constant, torch.where(level, 1.0, CONSTANT * size), scale)
         return cls(scheme, center, scale, names, *_bounds(scheme, low, high), torch.stack([low, high]))
 
     @property

@@ -171,20 +171,20 @@ class Linearizable(Protocol):
     def linearize(self, y: Tensor) -> tuple[Tensor, LinearOperator]: ...
 
 
-def estimated_skeleton(flow: Linearizable, y: Tensor, probes: int = 8, dense_below: int = 64) -> Skeleton:
+def estimated_skeleton(flow: Linearizable, y: Tensor, dense_below: int = 64) -> Skeleton:
     """The flow linearised at `y` (B, …): written out up to `dense_below` entries, else its diagonal alone.
 
-    The diagonal is estimated by Hutchinson probes, E[v ⊙ G v]. Entries that come out small or of an unlikely sign are
-    raised to a tenth of the median: a preconditioner must not be singular.
+    The diagonal is estimated by eight Hutchinson probes, E[v ⊙ G v]. Entries that come out small or of an unlikely sign
+    are raised to a tenth of the median: a preconditioner must not be singular.
     """
     x, G = flow.linearize(y)
     if y.shape[1:].numel() <= dense_below:
         return DenseSkeleton(dense(G, y), x, y)
     generator = torch.Generator().manual_seed(0)
     diagonal = torch.zeros_like(y)
-    for _ in range(probes):
+    for _ in range(8):
         v = rademacher(y[:1], generator).expand_as(y).contiguous()
-        diagonal += v * G.mv(v) / probes
+        diagonal += v * G.mv(v) / 8
     size = per_item(diagonal.abs().flatten(1).median(1).values.clamp_min(1e-6), y)
     sign = torch.where(diagonal < 0, -1.0, 1.0).to(y.dtype)
     scale = sign * torch.maximum(diagonal.abs(), 0.1 * size)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
@@ -24,6 +25,17 @@ _LEAST = 0.05
 """Least deviation by which pixels are divided: in most data sets some hardly ever vary."""
 _FARTHEST = 10.0
 """Deviations from the mean beyond which networks see no difference."""
+
+
+def descend(optimizer: Optimizer, loss: Tensor, clip: float | None = None) -> Tensor:
+    """A step of the parameters of `optimizer` alone, by a gradient no longer than `clip`; the loss, without a graph."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        p.grad = gradient
+    if clip is not None:
+        nn.utils.clip_grad_norm_(parameters, clip)
+    optimizer.step()
+    return loss.detach()
 
 
 @dataclass(frozen=True)

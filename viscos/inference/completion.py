@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def complete(
     `start` is a guess of the completion (B, …); by default the flow's affine skeleton makes one. Where the iterates
     left the numbers, the holes are zero and the item is marked as failed: it cannot harm the rest of the batch.
     """
-    equation = replace(LatentEquation.build(flow, y, hidden, x), guess=start)
+    equation = LatentEquation.build(flow, y, hidden, x, guess=start)
     solution = equation.judged(solver.solve(equation, equation.start()), solver.tolerance)
     value = torch.where(per_item(torch.isfinite(solution.residual), y), solution.value, 0)
     return Completion(equation.complete(value), hidden, solution, equation.preconditioner)

@@ -19,7 +19,7 @@ from viscos.logdet import Auto, BlockSolver, LogDetEstimator
 from viscos.posteriors import LatentDistribution
 from viscos.roots import RootFinder, auto, implicit
 
-_WRITTEN = 32  # entries up to which the log-determinants of a log-weight are written out, instead of estimated
+WRITTEN = 32  # entries up to which the log-determinants of a log-weight are written out, instead of estimated
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Objective:
         surrogate = torch.where(block.ok, value, 0)
         if counts is not None:
             with torch.no_grad():
-                rest = log_evidence_term(flow, point, hidden, generator, _WRITTEN)
+                rest = log_evidence_term(flow, point, hidden, generator, WRITTEN)
                 weight = flow.base_log_prob(latent, hidden) - log_q + rest
                 weight = torch.where(block.ok & weight.isfinite(), weight, float("nan"))
             surrogate = _counted(surrogate, counts, weight)

@@ -17,6 +17,7 @@ from viscos.core.rng import ItemGenerators
 from viscos.inference.approximation import Approximation
 from viscos.inference.completion import complete
 from viscos.inference.draws import repeat, repeated
+from viscos.inference.elbo import WRITTEN
 from viscos.inference.judging import Best, Looks
 from viscos.inference.laplace import laplace
 from viscos.linear import padded_blocks
@@ -30,7 +31,6 @@ Progress = Callable[[int, dict[str, float]], None]
 _SHOWN = ("bound", "residual", "failed")
 # Draws of each item, of each component, by which a fit is judged: where weights are exact, or not.
 _JUDGED = {True: 16, False: 8}
-_WRITTEN = 32  # entries up to which log-determinants are then written out, instead of estimated
 _SIGNED = 64  # hidden entries up to which the sign of det G^HH is looked at
 
 
@@ -71,7 +71,7 @@ class Fitting:
         return [line for line in lines if line]
 
     def _judged(self) -> Tensor:
-        return self.q.log_weight(self._draws, "judge", _WRITTEN)
+        return self.q.log_weight(self._draws, "judge", WRITTEN)
 
     @property
     def _draws(self) -> int:
@@ -81,7 +81,7 @@ class Fitting:
     @property
     def _exact(self) -> bool:
         """Whether log-determinants are written out where a fit is judged."""
-        return self.q.batch.values.shape[1:].numel() <= min(_WRITTEN, self.q.flow.dense_below)
+        return self.q.batch.values.shape[1:].numel() <= min(WRITTEN, self.q.flow.dense_below)
 
     def _begin(self, parameters: list[nn.Parameter]) -> Best:
         """Where a fit begins: as q stands, or at a Laplace approximation, for each item at the better of them."""

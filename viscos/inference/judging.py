@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from viscos.core.counts import percent
+from viscos.core.quantiles import variance
 from viscos.core.solution import per_item
 from viscos.inference.elbo import lower_bound
 
@@ -20,7 +21,7 @@ _FAILED = 0.03  # share of failed draws that is worth a line
 class Best:
     """The parameters with the highest bound so far: of each item by itself, where each has its own."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], weight: Tensor, each: bool, exact: bool = True) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], weight: Tensor, each: bool, exact: bool) -> None:
         self.parameters, self.weight, self.each, self.exact = parameters, weight, each, exact
         self.values = [p.detach().clone() for p in parameters]
 
@@ -56,19 +57,10 @@ def _better(new: Tensor, old: Tensor, exact: bool) -> Tensor:
     that are not `exact` vary by their estimates too, which says nothing of q: the later one is taken then.
     """
     gain, paired = lower_bound(new) - lower_bound(old), new - old
-    error = _variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
+    error = variance(paired).nan_to_num(0).sqrt() / (~paired.isnan()).sum(0).clamp_min(1).sqrt()
     noise = _APART[exact] * error
-    steadier = _variance(new) < _variance(old) if exact else torch.ones_like(gain, dtype=torch.bool)
+    steadier = variance(new) < variance(old) if exact else torch.ones_like(gain, dtype=torch.bool)
     return (gain > noise) | ((gain.abs() <= noise) & steadier)
-
-
-def _variance(weight: Tensor) -> Tensor:
-    """The variance over the draws that were solved (B,); NaN of fewer than two."""
-    known = ~weight.isnan()
-    count = known.sum(0)
-    mean = weight.nanmean(0)
-    squares = torch.where(known, weight - mean, 0).square().sum(0)
-    return torch.where(count > 1, squares / (count - 1).clamp_min(1), float("nan"))
 
 
 def _total(bound: Tensor) -> Tensor:

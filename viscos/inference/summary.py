@@ -11,6 +11,7 @@ from torch import Tensor
 
 from viscos.core.errors import InputError
 from viscos.core.quantiles import quantiles as of_draws
+from viscos.core.quantiles import variance
 from viscos.inference.imputation import Completions
 from viscos.inference.terms import Returned, Terms
 
@@ -21,13 +22,7 @@ _LINES = 20  # of a table, at most
 
 def deviation(done: Completions, observed: Tensor) -> Tensor:
     """The standard deviation over the draws that were solved (B, …); NaN where fewer than two were, 0 on `observed`."""
-    draws = done.draws
-    known = ~draws.isnan()
-    count = known.sum(0)
-    middle = torch.where(known, draws, 0).sum(0) / count.clamp_min(1)
-    squares = torch.where(known, draws - middle, 0).square().sum(0)
-    spread = torch.where(count > 1, (squares / (count - 1).clamp_min(1)).sqrt(), float("nan"))
-    return torch.where(observed, 0, spread)  # rounding of the mean is no deviation
+    return torch.where(observed, 0, variance(done.draws).sqrt())  # rounding of the mean is no deviation
 
 
 def quantiles(done: Completions, q: float | Sequence[float]) -> Tensor:

@@ -40,17 +40,17 @@ class Terms:
         """Values of the model (…, B, …) as the caller has them: observed entries bit for bit."""
         if self.center is not None and self.scale is not None:
             v = v.double() * self.scale.to(v.device) + self.center.to(v.device)
-        return self._out(torch.where(self.observed, self.given, v.to(self.given)))
+        return self.plain(torch.where(self.observed, self.given, v.to(self.given)))
 
     def spreads(self, v: Tensor) -> Returned:
         """Differences between values of the model (…, B, …), such as deviations."""
         if self.scale is not None:
             v = v.double() * self.scale.to(v.device)
-        return self._out(v.to(self.given))
+        return self.plain(v.to(self.given))
 
     def log_density(self, v: Tensor, mask: Tensor) -> Returned:
         """Log-densities (…, B) over the entries that `mask` (B, …) marks."""
-        return self._out(self.of_units(v, mask))
+        return self.plain(self.of_units(v, mask))
 
     def of_units(self, v: Tensor, mask: Tensor) -> Tensor:
         """The same as tensors, whatever the caller gave."""
@@ -58,15 +58,12 @@ class Terms:
             return v
         return v.double() - torch.where(mask, self.scale.to(v.device).log(), 0).flatten(1).sum(1)
 
-    def plain(self, v: Tensor) -> Returned:
-        """Numbers without a unit."""
-        return self._out(v)
-
     def inside(self, y: Values, like: Tensor) -> Tensor:
         """Completions of the caller's (…, B, …) as the model takes them, in dtype and on the device of `like`."""
         return _standardised(as_tensor(y, "y"), self.center, self.scale).to(like)
 
-    def _out(self, v: Tensor) -> Returned:
+    def plain(self, v: Tensor) -> Returned:
+        """Numbers without a unit."""
         return v.detach().cpu().numpy() if self.array else v
 
 

@@ -108,8 +108,7 @@ class Gaussian:
         What `values` hold where `observed` (bool, B, *shape, or *shape) is false does not matter. Raises `InputError`
         if shapes or dtypes do not fit, or an observed value is not finite.
         """
-        batch = self._batch(values, observed)
-        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        batch, y, known = self._batch(values, observed)
         mean = self.mean.expand_as(y)
         return batch.filled((mean + self._correction(known, y - mean)).view_as(values).to(values.dtype))
 
@@ -119,8 +118,7 @@ class Gaussian:
         By Matheron's rule: z ~ N(μ, S) has the right spread and the wrong y^O; moving it by the conditional mean of the
         difference, z + S^:O (S^OO)⁻¹ (y^O − z^O), sets it right. Raises `InputError` as `conditional` does.
         """
-        batch = self._batch(values, observed)
-        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        batch, y, known = self._batch(values, observed)
         if noise.shape not in (y.shape, values.shape):
             raise InputError(f"noise has shape {tuple(noise.shape)}; give one number an entry, {tuple(y.shape)}")
         joint = self.mean + noise.double().reshape(y.shape) @ self._factor.T
@@ -128,8 +126,7 @@ class Gaussian:
 
     def log_prob_observed(self, values: Tensor, observed: Tensor) -> Tensor:
         """log p(y^O) (B,), float64, in nats; 0 for an item with nothing observed. Raises as `conditional` does."""
-        batch = self._batch(values, observed)
-        y, known = batch.values.double().flatten(1), batch.observed.flatten(1)
+        _, y, known = self._batch(values, observed)
         apart = torch.where(known, y - self.mean, 0.0)
         terms = _by_smaller(self._by_covariance, self._by_precision, known, apart)
         return -0.5 * (terms + known.sum(1).double() * math.log(2 * math.pi))
@@ -155,13 +152,14 @@ class Gaussian:
             raise InputError("the covariance is not positive definite; add noise, or raise its eigenvalues to a floor")
         return factor
 
-    def _batch(self, values: Tensor, observed: Tensor) -> Incomplete:
+    def _batch(self, values: Tensor, observed: Tensor) -> tuple[Incomplete, Tensor, Tensor]:
+        """The batch, its values (B, d) in float64, and which of them are known (B, d)."""
         batch = incomplete(values, observed)
         if batch.values[0:1].numel() != len(self.mean) * min(1, len(values)):
             raise InputError(
                 f"items have shape {tuple(values.shape[1:])}; this Gaussian is over {len(self.mean)} entries"
             )
-        return batch
+        return batch, batch.values.double().flatten(1), batch.observed.flatten(1)
 
     def _correction(self, known: Tensor, difference: Tensor) -> Tensor:
         """`regression` (B, d); `difference` may be anything outside O."""

@@ -12,9 +12,10 @@ from viscos.core.solution import item_dot
 from viscos.linear.operator import Block, LinearOperator, dense
 from viscos.linear.principal import by_size, longest
 
+_STEPS = 24  # of Lanczos, each two products
 _ROUNDING = 10
 """What counts as zero beside a number, in units of its rounding."""
-_WRITTEN = 2**25
+_MEMORY = 2**25
 """Numbers of the matrices that are written out together."""
 
 
@@ -27,7 +28,7 @@ def exact_value(operator: LinearOperator, like: Tensor) -> Tensor:
 def _log_abs_det(like: Tensor, numbers: int, matrices: Callable[[Tensor], Tensor]) -> Tensor:
     """log|det| (B,) of the `matrices` of the items at rows (n,), some at a time; an item takes so many `numbers`."""
     found = []
-    for rows in torch.arange(len(like), device=like.device).split(max(1, _WRITTEN // max(1, numbers))):
+    for rows in torch.arange(len(like), device=like.device).split(max(1, _MEMORY // max(1, numbers))):
         # One matrix at a time: the batched factorisation of large matrices fails in some threaded builds of MKL.
         found += [torch.linalg.slogdet(A.double())[1] for A in matrices(rows)]
     return torch.stack(found).to(like.dtype) if found else like.new_zeros(0)
@@ -39,7 +40,7 @@ def lanczos_value(
     like: Tensor,
     generator: Generators,
     mask: Tensor | None = None,
-    steps: int = 24,
+    steps: int = _STEPS,
     probes: int = 1,
 ) -> Tensor:
     """An estimate of log|det A| = ½ tr log(AᵀA) (B,) by stochastic Lanczos quadrature (Ubaru, Chen and Saad, 2017).
@@ -129,8 +130,7 @@ def log_abs_det_block(
     like: Tensor,
     generator: Generators,
     exact_below: int = 1024,
-    steps: int = 24,
-    probes: int = 1,
+    steps: int = _STEPS,
 ) -> Tensor:
     """log|det A^HH| (B,): exactly for items of up to `exact_below` hidden entries, else by Lanczos quadrature."""
 
@@ -139,7 +139,7 @@ def log_abs_det_block(
 
     def many(rows: Tensor) -> Tensor:
         block = Block(operator.select(rows), hidden[rows])
-        return lanczos_value(block, like[rows], of_rows(generator, len(like), rows), hidden[rows], steps, probes)
+        return lanczos_value(block, like[rows], of_rows(generator, len(like), rows), hidden[rows], steps)
 
     return by_size(hidden, exact_below, few, many)
 
@@ -191,15 +191,13 @@ def filled_up(matrices: Tensor, mask: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def condition_estimate(
-    operator: LinearOperator, hidden: Tensor, like: Tensor, exact_below: int = 64, steps: int = 24
-) -> Tensor:
+def condition_estimate(operator: LinearOperator, hidden: Tensor, like: Tensor, exact_below: int = 64) -> Tensor:
     """The condition number of A^HH (B,) up to `exact_below` hidden entries; beyond them, by Lanczos, a lower bound."""
     return by_size(
         hidden,
         exact_below,
         lambda rows: _condition(operator.select(rows), hidden[rows], like[rows]),
-        lambda rows: _condition_below(operator.select(rows), hidden[rows], like[rows], steps),
+        lambda rows: _condition_below(operator.select(rows), hidden[rows], like[rows]),
     )
 
 
@@ -218,10 +216,10 @@ def _condition(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor
     return torch.where(H == 0, 1, found).to(like.dtype)
 
 
-def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor, steps: int) -> Tensor:
+def _condition_below(operator: LinearOperator, hidden: Tensor, like: Tensor) -> Tensor:
     """A lower bound."""
     v = rademacher(like[:1], torch.Generator().manual_seed(0)) * hidden  # the same signs for every item
-    values, weights, sane = _ritz(Block(operator, hidden), v, steps)
+    values, weights, sane = _ritz(Block(operator, hidden), v, _STEPS)
     least, largest = _extremes(values, weights)
     least = least.clamp_min(torch.finfo(values.dtype).tiny)
     return torch.where(sane, largest / least, float("inf")).to(like.dtype)

@@ -145,7 +145,7 @@ class Diagonal(LinearOperator):
 
     def __init__(self, scale: Tensor, batch: int | None = None) -> None:
         self.scale = scale
-        self.shape = torch.Size((batch or len(scale), *scale.shape[1:]))
+        self.shape = torch.Size((len(scale) if batch is None else batch, *scale.shape[1:]))
 
     def mv(self, v: Tensor) -> Tensor:
         return self.scale * v

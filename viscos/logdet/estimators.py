@@ -44,16 +44,19 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class CLADE:
-    """The corrected estimator: ∇ log|det G^HH| by probes on H, minus the flow's own ∇ log|det G| (equation 9).
-
-    With a probe v on H and (G^HH)ᵀ u = v, ∇ log|det G^HH| = E[uᵀ (∇G) v].
-    """
-
+class _Probing:
     probes: int = 1
 
     def __post_init__(self) -> None:
         count(self.probes, "probes", 1)
+
+
+@dataclass(frozen=True)
+class CLADE(_Probing):
+    """The corrected estimator: ∇ log|det G^HH| by probes on H, minus the flow's own ∇ log|det G| (equation 9).
+
+    With a probe v on H and (G^HH)ᵀ u = v, ∇ log|det G^HH| = E[uᵀ (∇G) v].
+    """
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
@@ -69,7 +72,7 @@ class CLADE:
 
 
 @dataclass(frozen=True)
-class NLADE:
+class NLADE(_Probing):
     """The natural estimator: ∇ log|det J^OO| = −tr[(J^OO)⁻¹ m^OO(J (∇G) J)], by probes on O (equation 8).
 
     The paper's equation lacks the minus sign: ∇(G⁻¹) = −G⁻¹ (∇G) G⁻¹. For a probe v on O, with v padded by zeros,
@@ -79,12 +82,8 @@ class NLADE:
     No product with J is needed for b: it solves Gᵀ b = (·; 0) with b^O = v, so b^H = −(G^HH)⁻ᵀ (Gᵀ v)^H.
     """
 
-    probes: int = 1
     tolerance: float = 1e-3
     """Relative residual of the products with J, layer by layer; a probe need not be known better than its noise."""
-
-    def __post_init__(self) -> None:
-        count(self.probes, "probes", 1)
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""
@@ -103,18 +102,14 @@ class NLADE:
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(_Probing):
     """`Exact` for items of few entries, else `NLADE` or `CLADE`, by the smaller of O and H, of each item by itself.
 
     The generator moves on by one probe, whatever is chosen: what is drawn next for an item does not depend on which
     estimators its neighbours take.
     """
 
-    probes: int = 1
     exact_below: int = 16
-
-    def __post_init__(self) -> None:
-        count(self.probes, "probes", 1)
 
     def surrogate(self, flow: Flow, y: Tensor, block: BlockSolver, generator: Generators) -> tuple[Tensor, Tensor]:
         """x and the surrogate."""

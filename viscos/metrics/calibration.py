@@ -42,6 +42,8 @@ from viscos.metrics.rmse import check_batch, known, placed
 TAIL = 0.05
 """Probability on each side of the interval of which the coverage is measured."""
 LEVEL = 1 - 2 * TAIL
+FEWEST = round(1 / TAIL) - 1
+"""Draws that such an interval needs."""
 VARIES = 0.01
 """Standard deviation above which an entry varies, in the units of the error: a hundredth of a pixel's range."""
 INDEPENDENT = "independent draws"
@@ -184,7 +186,7 @@ class Scores:
             "coverage": {
                 "metric": "coverage of the central interval",
                 "unit": f"share of hidden entries whose standard deviation over the items is above {VARIES:g}",
-                "how": f"order statistics: the central {LEVEL:g} interval or, below {round(1 / TAIL) - 1} draws, from "
+                "how": f"order statistics: the central {LEVEL:g} interval or, below {FEWEST} draws, from "
                 "the smallest to the largest; ends count as inside",
                 **plain(coverage),
                 "nominal": known(self.nominal),

@@ -10,7 +10,7 @@ from viscos.core import labels
 from viscos.data.items import Data
 from viscos.imputers import Imputer
 from viscos.inference import Completions
-from viscos.metrics.calibration import HALVES, INDEPENDENT, TAIL, Scores, varying
+from viscos.metrics.calibration import FEWEST, HALVES, INDEPENDENT, Scores, varying
 from viscos.metrics.metric import Metric, Truth
 
 
@@ -64,4 +64,4 @@ class Coverage(DrawMetric):
     """The coverage of central 90 % intervals, which need 19 draws."""
 
     measures = (labels.COVERAGE,)
-    draws = round(1 / TAIL) - 1
+    draws = FEWEST

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from viscos.core.batch import incomplete
+from viscos.core.precision import device_of
 from viscos.core.rng import ItemGenerators, generator, item_noise
 from viscos.data.items import Data
 from viscos.flows import Flow
@@ -38,7 +39,7 @@ def bound_record(
     rows = torch.arange(min(items, len(test)))
     if not len(rows):
         return None
-    batch = incomplete(test.values[rows], observed[rows], rows).to(next(model.parameters()).device)
+    batch = incomplete(test.values[rows], observed[rows], rows).to(device_of(model))
     noise = item_noise(seed, rows, draws, test.shape, batch.values)
     q = model.posterior(batch, model.flow)
     weight = objective.log_weight(model.flow, batch, q, noise, generator(seed, "bound"))
@@ -62,7 +63,7 @@ def log_likelihood_record(flow: Flow, test: Data, batch_size: int) -> dict[str, 
     whole = test.values[test.known.flatten(1).all(1)]
     if not len(whole):
         return None
-    device = next(flow.parameters()).device
+    device = device_of(flow)
     each = torch.cat(
         [
             flow.log_prob(whole[rows].to(device), _probes(rows)).double().cpu()
@@ -81,7 +82,7 @@ def complete_data_record(
     model: Model, test: Data, levels: int, batch_size: int, seed: int, progress: Progress
 ) -> dict[str, Any]:
     """Bits per dimension of uniformly dequantised images of so many grey levels, and the classifier's accuracy."""
-    flow, device, accuracy = model.flow, next(model.parameters()).device, Accuracy()
+    flow, device, accuracy = model.flow, device_of(model), Accuracy()
     measured = min(len(test), DEAR_ITEMS) if flow.trained_by_matching else len(test)
     measured = measured if test.units.clamped else 0  # what has no grey levels has no cells
     total, cells = 0.0, dequantise(test.values[:measured], levels, generator(seed, "dequantise"))

@@ -26,14 +26,14 @@ class Plain(nn.Module):
 
 
 class MLP(nn.Module):
-    """A fully connected network for vectors: one layer in, and `depth` residual ones with normalised inputs."""
+    """A fully connected network for vectors: one layer in, and three residual ones with normalised inputs."""
 
-    def __init__(self, d_in: int, width: int = 128, depth: int = 3) -> None:
+    def __init__(self, d_in: int, width: int = 128) -> None:
         super().__init__()
         self.width = width
         self.enter = nn.Linear(d_in, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
 
     def forward(self, z: Tensor) -> Tensor:
         """(B, d_in) -> (B, width)."""

@@ -81,11 +81,11 @@ class LatentEquation:
     """A guess of the completion (B, …), if there is one."""
 
     @staticmethod
-    def build(flow: Invertible, y: Tensor, hidden: Tensor, x: Tensor) -> LatentEquation:
+    def build(flow: Invertible, y: Tensor, hidden: Tensor, x: Tensor, guess: Tensor | None = None) -> LatentEquation:
         """The equation for data `y` (anything finite where hidden), preconditioned by the flow's affine skeleton."""
         y = torch.where(hidden, 0, y)
         skeleton = flow.skeleton(y)
-        return LatentEquation(flow, y, hidden, x, skeleton.inverse_block(hidden), skeleton)
+        return LatentEquation(flow, y, hidden, x, skeleton.inverse_block(hidden), skeleton, guess)
 
     def start(self) -> Tensor:
         """The guess (B, …), zero outside H; for want of one, the solution that the affine skeleton would have."""

@@ -82,7 +82,7 @@ class Saved:
         fitted = self.state.get("gaussian")
         return None if fitted is None else fitted["observed_mean"].cpu().double()
 
-    @property
+    @cached_property
     def scaling(self) -> Scaling | None:
         """The scaling of a table's columns by the observed training entries; the model takes what it standardises."""
         saved = self.state.get("scaling")

@@ -42,13 +42,13 @@ class CompletionClassifier(Classifier):
 
     sees = "completions and masks"
 
-    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         if len(shape) not in (1, 3):
             raise InputError(
                 f"classifier=completions is for images (C, H, W) and vectors (d,), got {shape}; take classifier=latents"
             )
-        self.layers = _dense(shape[0], classes, 2 * width) if len(shape) == 1 else _convolutions(shape, classes, width)
+        self.layers = _dense(shape[0], classes, 64) if len(shape) == 1 else _convolutions(shape, classes, 32)
 
     def forward(self, x: Tensor, y: Tensor, observed: Tensor) -> Tensor:
         scores: Tensor = self.layers(torch.cat([y.detach(), observed.to(y.dtype)], 1))

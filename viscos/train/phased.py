@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from viscos.core.errors import InputError
-from viscos.data.incomplete import IncompleteData
-from viscos.inference import Objective
 from viscos.train.completed import CompletedData
-from viscos.train.devices import Devices
 from viscos.train.invertible import check_invertible
 from viscos.train.loss import Scalars
 from viscos.train.model import Model
 from viscos.train.phases import Phase
-from viscos.train.plan import Plan
 from viscos.train.stages import Stage, stage_of
 from viscos.train.trainer import Report, Trainer
 
@@ -34,18 +31,12 @@ class PhasedTrainer(Trainer):
     What is done in it, `viscos.train.stages` has.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        data: IncompleteData,
-        objective: Objective,
-        plan: Plan,
-        devices: Devices | None = None,
-        held_back: int = 0,
-    ) -> None:
-        super().__init__(model, data, objective, plan, devices, held_back)
-        self.completions = CompletedData(data, plan.noise, plan.levels, model.flow.can_denoise)
-        self._stage: Stage | None = None
+    _stage: Stage | None = None
+
+    @cached_property
+    def completions(self) -> CompletedData:
+        """The completions of the training items, none at first."""
+        return CompletedData(self.data, self.plan.noise, self.plan.levels, self.model.flow.can_denoise)
 
     @property
     def stage(self) -> Stage:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from viscos.core.batch import Incomplete
 from viscos.core.errors import InputError
+from viscos.core.precision import device_of
 from viscos.core.rng import generator
 from viscos.data.augment import augment
 from viscos.data.incomplete import IncompleteData, epoch_order
@@ -74,7 +75,7 @@ class Trainer:
         """Those that are learnt from, the first of `data`."""
         self.validation = Validation(plan.patience) if held_back else None
         self.plan = plan if model.holds_out else replace(plan, pretrain=0)  # there is nothing to teach beforehand
-        self.devices = devices or OneDevice(next(model.parameters()).device)
+        self.devices = devices or OneDevice(device_of(model))
         self.optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate, betas=(0.9, 0.99))
         self.average = Average(model, plan.ema) if plan.ema else None
         model.flow.autocast(self.devices.low_precision)

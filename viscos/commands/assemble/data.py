@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from viscos.commands.assemble.paths import whole
@@ -54,5 +54,4 @@ class Dataset:
         data = load_described(self.settings, split)
         if limit is None or limit >= len(data):
             return data
-        labels = None if data.labels is None else data.labels[:limit]
-        return replace(data, values=data.values[:limit], labels=labels)
+        return data.at(slice(limit))

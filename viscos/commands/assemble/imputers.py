@@ -14,7 +14,7 @@ from viscos.commands.assemble.data import Dataset
 from viscos.core.build import build, maker, makes
 from viscos.core.choices import description, names
 from viscos.core.errors import InputError
-from viscos.core.progress import fitting_bar
+from viscos.core.progress import patient_bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling, standardised
 from viscos.flows import Flow
@@ -131,7 +131,7 @@ class Parts:
 def fitted(imputer: Imputer, data: IncompleteData, seed: int) -> Imputer:
     """The imputer, fitted, with a bar where that takes long; `fit_seconds` says how long."""
     began = time.monotonic()
-    with fitting_bar(imputer.label) as progress:
+    with patient_bar(f"fitting {imputer.label}") as progress:
         imputer.fit(data, seed, progress)
     imputer.fit_seconds = time.monotonic() - began
     return imputer

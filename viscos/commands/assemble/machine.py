@@ -19,10 +19,10 @@ class Machine:
     """`auto`, `cpu`, `cuda` or `cuda:<number>`."""
     threads: int | None
     seed: int
-    devices: int = 1
+    devices: int
     """Processes that share each batch of a training, or the batches of `viscos impute`."""
-    precision: int | str = 32
-    verbosity: str = "normal"
+    precision: int | str
+    verbosity: str
     """Of `viscos.core.progress.VERBOSITIES`."""
 
     @classmethod

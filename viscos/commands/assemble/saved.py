@@ -107,9 +107,8 @@ def test_split(trained: Saved, limit: int | None) -> TestSplit:
     left_out = f"{int((~fresh).sum())} of {len(test)} test rows were trained on and are left out"
     if not bool(fresh.any()):
         raise InputError(f"{test.name!r} has changed since the training: {left_out}, so there is nothing to measure on")
-    labels = None if test.labels is None else test.labels[fresh]
     notes = (*test.notes, f"{test.name!r} has changed since the training: {left_out}")
-    return TestSplit(replace(test, values=test.values[fresh], labels=labels, notes=notes), True)
+    return TestSplit(replace(test.at(fresh), notes=notes), True)
 
 
 def table_is_there(trained: Saved) -> bool:

@@ -16,7 +16,8 @@ from viscos.commands.assemble.plan import passes, plan_of, settled, started
 from viscos.commands.assemble.splits import splits_of
 from viscos.core.build import build
 from viscos.core.errors import InputError
-from viscos.core.progress import fitting_bar
+from viscos.core.precision import device_of
+from viscos.core.progress import patient_bar
 from viscos.data.incomplete import IncompleteData
 from viscos.data.items import Data
 from viscos.data.scaling import fit_scaling, standardised
@@ -72,7 +73,7 @@ class Training(Job):
             lambda: self.learnt,
             lambda: complete_gaussian(how.dataset, items, self.scaling, floor),
         )
-        return Parts(known, model, how.objective.solver, how.protocol.noise, self.seed, next(model.parameters()).device)
+        return Parts(known, model, how.objective.solver, how.protocol.noise, self.seed, device_of(model))
 
 
 def training_of(cfg: dict[str, Any], devices: Devices) -> Training:
@@ -109,7 +110,7 @@ def gaussian_of(
     """The Gaussian of the observed entries, or that of `state`; shows a bar after `patience` seconds."""
     if state is not None and (saved := restore_gaussian(state)) is not None:
         return saved
-    with fitting_bar("the Gaussian", patience) as progress:
+    with patient_bar("fitting the Gaussian", patience) as progress:
         fitted = em_gaussian(data.values, data.observed, floor, noise, progress=progress)
     # In the precision of a checkpoint, so that a run measures the same before and after it is saved.
     return Gaussian(fitted.mean.float().double(), fitted.covariance.float().double())

@@ -36,9 +36,7 @@ def array(split: str, *, path: str | Path) -> Images:
     if len(values) < 2:
         raise InputError(f"{path} holds {len(values)} images; a training and a test split need at least 2")
     every = _labelled(path, values, labels, [] if labels is None else [labels])
-    rows = split_rows(len(every), split)
-    kept = None if every.labels is None else every.labels[rows]
-    return Images(every.name, every.values[rows], kept, every.classes)
+    return every.at(split_rows(len(every), split))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -49,11 +49,11 @@ class Finding:
     """The library's log-determinant is random or lacks its gradient: the dense Jacobian's must take its place."""
 
 
-def sampled(flow: Foreign, shape: torch.Size, count: int = 4) -> Tensor | None:
-    """Samples of the model (count, …), which lie where it is defined; None where its own inverse cannot give any."""
+def sampled(flow: Foreign, shape: torch.Size) -> Tensor | None:
+    """Four samples of the model (4, …), which lie where it is defined; None where its own inverse cannot give any."""
     if not flow.source.invertible:
         return None
-    noise, like = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)), tensor_of(flow)
+    noise, like = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0)), tensor_of(flow)
     noise = noise if like is None else noise.to(like)
     known = any(True for _ in (*flow.parameters(), *flow.buffers()))
     try:

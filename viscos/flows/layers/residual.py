@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from viscos.core.iterate import iterate
 from viscos.core.rng import Generators
 from viscos.core.solution import Solution, per_item
 from viscos.flows.bijection import Bijection, inverse_tolerance
@@ -43,9 +42,9 @@ class Residual(Bijection):
     near_affine = True
     network_layers = 1
 
-    def __init__(self, branch: Branch, series: Series, exact_below: int = 16) -> None:
+    def __init__(self, branch: Branch, series: Series) -> None:
         super().__init__()
-        self.branch, self.series, self.exact_below = branch, series, exact_below
+        self.branch, self.series = branch, series
 
     def forward(self, y: Tensor) -> Tensor:
         return y + self.branch(y)
@@ -69,7 +68,8 @@ class Residual(Bijection):
     @torch.no_grad()
     def inverse(self, x: Tensor) -> Solution:
         tolerance, problem = inverse_tolerance(x), Inversion(self, x)
-        found = iterate(problem, _Picard(), x, tolerance=tolerance, budget=400)
+        # z ← z − r(z), as Anderson's method without a memory is; it converges because h is a contraction.
+        found = Anderson(tolerance, budget=400, memory=0, patience=50).solve(problem, x)
         second = Anderson(tolerance, budget=200)
         return found.or_else(lambda rows: second.solve(problem.select(rows), found.value[rows]))
 
@@ -79,19 +79,3 @@ class Residual(Bijection):
 
     def branches(self) -> list[Branch]:
         return [self.branch]
-
-
-class _Picard:
-    """z ← z − r(z), which converges because h is a contraction."""
-
-    patience = 50
-
-    def init(self, problem: Inversion, z: Tensor, r: Tensor) -> None:
-        """No state."""
-
-    def step(self, problem: Inversion, z: Tensor, r: Tensor, state: None) -> tuple[Tensor, Tensor, float, None]:
-        z = z - r
-        return z, problem.residual(z), 1.0, None
-
-    def select(self, state: None, index: Tensor) -> None:
-        """No state."""

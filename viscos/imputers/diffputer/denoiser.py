@@ -55,7 +55,8 @@ class Denoiser(nn.Module):
         return (weight[:, None] * (self(noisy, sigma) - u).square()).mean()
 
 
-def noise_levels(levels: int, largest: float, rho: float = 7.0) -> list[float]:
-    """σ from `largest` to `SIGMA_LEAST`, and 0 (Karras et al., equation 5 there)."""
+def noise_levels(levels: int, largest: float) -> list[float]:
+    """σ from `largest` to `SIGMA_LEAST`, and 0 (Karras et al., equation 5 there, with their ρ = 7)."""
+    rho = 7.0
     a, b = largest ** (1 / rho), SIGMA_LEAST ** (1 / rho)
     return [*((a + k / max(1, levels - 1) * (b - a)) ** rho for k in range(levels)), 0.0]

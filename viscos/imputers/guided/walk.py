@@ -76,9 +76,9 @@ class Walk:
     """Standard normal noise (K·B, …) for each number that it is asked for, an item's own."""
 
 
-def angles(steps: int, grid: float = 1.5) -> list[float]:
-    """Times θ from π/2, noise, to 0, data, finer near the data for a `grid` above 1 (steps + 1)."""
-    return [HALF_PI * (k / steps) ** grid for k in range(steps, -1, -1)]
+def angles(steps: int) -> list[float]:
+    """Times θ from π/2, noise, to 0, data, finer near the data (steps + 1)."""
+    return [HALF_PI * (k / steps) ** 1.5 for k in range(steps, -1, -1)]
 
 
 class _Noise:

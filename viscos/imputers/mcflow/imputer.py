@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 
 from viscos.core.batch import Incomplete
 from viscos.core.labels import Kind
 from viscos.core.rng import generator, item_noise
 from viscos.data.incomplete import epoch_order
-from viscos.imputers.learned import LearnedImputer, check_counts, check_positive, seeded
+from viscos.imputers.learned import LearnedImputer, check_counts, check_positive, descend, seeded
 from viscos.imputers.mcflow.filling import from_marginals, from_nearest, is_image, quantiles
 from viscos.imputers.mcflow.networks import Stage, latent_network
 
@@ -58,7 +58,7 @@ class MCFlowImputer(LearnedImputer):
         self.stages = list[Stage]()
         self.table = torch.empty(0)
         self.filled: Tensor | None = None
-        self.teachers = dict[str, Optimizer]()
+        self.teachers = dict[str, Adam]()
 
     def steps(self, items: int) -> int:
         return self.epochs * self._per_epoch(items)
@@ -89,8 +89,8 @@ class MCFlowImputer(LearnedImputer):
         order = epoch_order(len(rows), self.seed, epoch)
         index = order[within * self.batch_size : (within + 1) * self.batch_size].to(rows.device)
         stage, y = self.stages[-1], self.filled[index]
-        nll = _descend(self.teachers["flow"], -stage.flow.log_prob(y).mean())
-        return {"nll": nll, "h": _descend(self.teachers["h"], self._objective(stage, y, observed[index]))}
+        nll = float(descend(self.teachers["flow"], -stage.flow.log_prob(y).mean(), _CLIP))
+        return {"nll": nll, "h": float(descend(self.teachers["h"], self._objective(stage, y, observed[index]), _CLIP))}
 
     def _objective(self, stage: Stage, y: Tensor, observed: Tensor) -> Tensor:
         """What h makes small, of filled rows y (B, d)."""
@@ -169,13 +169,3 @@ def refilled_after(epoch: int, first: int) -> bool:
     """Whether the holes are filled anew after so many epochs: `first`, 2 · `first`, 4 · `first`, …"""
     times, rest = divmod(epoch, first)
     return rest == 0 and times > 0 and times & (times - 1) == 0
-
-
-def _descend(teacher: Optimizer, loss: Tensor) -> float:
-    """A step of the parameters of `teacher` alone; returns the loss."""
-    parameters = [p for group in teacher.param_groups for p in group["params"]]
-    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        p.grad = gradient
-    nn.utils.clip_grad_norm_(parameters, _CLIP)
-    teacher.step()
-    return float(loss.detach())

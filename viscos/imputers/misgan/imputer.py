@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Adam
 
 from viscos.core.batch import Incomplete
@@ -14,7 +14,7 @@ from viscos.core.errors import InputError
 from viscos.core.labels import Kind
 from viscos.core.rng import generator, item_noise
 from viscos.data.incomplete import IncompleteData
-from viscos.imputers.learned import LearnedImputer, Rows, check_counts, check_positive, seeded
+from viscos.imputers.learned import LearnedImputer, Rows, check_counts, check_positive, descend, seeded
 from viscos.imputers.misgan.networks import MisGAN, critic_loss, masked
 
 
@@ -127,7 +127,7 @@ class MisGANImputer(LearnedImputer):
         for key, (real, made) in pairs.items():
             mix = torch.rand((len(x), 1), generator=random).to(x)
             losses[key] = critic_loss(self.networks.critics[key], real, made, mix)
-        _descend(self.teachers["critics"], self.networks.critics, sum(losses.values(), x.new_zeros(())))
+        descend(self.teachers["critics"], sum(losses.values(), x.new_zeros(())))
         return {key: float(loss.detach()) for key, loss in losses.items()}
 
     def _teach_generators(self, x: Tensor, m: Tensor, random: torch.Generator) -> None:
@@ -141,8 +141,8 @@ class MisGANImputer(LearnedImputer):
         data, mask, imputer = (networks.critics[key] for key in ("data", "mask", "imputer"))
         of_items = -data(masked(items, masks.detach())).mean() + self.beta * imputer(items).mean()
         of_masks = -mask(masks).mean() - self.alpha * data(masked(items.detach(), masks)).mean()
-        _descend(self.teachers["generators"], nn.ModuleList([networks.data, networks.mask]), of_items + of_masks)
-        _descend(self.teachers["imputer"], networks.imputer, -imputer(completed).mean())
+        descend(self.teachers["generators"], of_items + of_masks)
+        descend(self.teachers["imputer"], -imputer(completed).mean())
 
     def complete(self, rows: Tensor, batch: Incomplete, draws: int, seed: int, purpose: str) -> Tensor:
         assert self.networks is not None
@@ -167,11 +167,3 @@ class MisGANImputer(LearnedImputer):
             return self.end()
         for key, teacher in self.teachers.items():
             teacher.load_state_dict(parts[key])
-
-
-def _descend(teacher: Adam, of: nn.Module, loss: Tensor) -> None:
-    """A step of the parameters of a module alone."""
-    parameters = list(of.parameters())
-    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        p.grad = gradient
-    teacher.step()

@@ -61,9 +61,9 @@ class MisGAN(nn.Module):
         return torch.sigmoid(raw) if self.unit else raw
 
 
-def masked(x: Tensor, m: Tensor, tau: float = 0.0) -> Tensor:
-    """f_τ(x, m) = x ⊙ m + τ (1 − m) (section 2 there)."""
-    return x * m + tau * (1 - m)
+def masked(x: Tensor, m: Tensor) -> Tensor:
+    """f_τ(x, m) = x ⊙ m + τ (1 − m) with τ = 0 (section 2 there)."""
+    return x * m
 
 
 def critic_loss(critic: nn.Module, real: Tensor, made: Tensor, mix: Tensor) -> Tensor:
