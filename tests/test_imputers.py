@@ -37,6 +37,7 @@ from viscos.imputers import (
     NetworkImputer,
     UnfittedImputer,
     ViscosImputer,
+    check_apart,
     kinds_of,
 )
 from viscos.inference import Completions, impute
@@ -422,10 +423,10 @@ def test_given_draws_are_measured_as_they_are():
     for rows in torch.arange(N).split(16):
         for metric in (errors, coverage):
             metric.update(imputer, imputer.best_mean(DATA.batch(rows), 8), measured(test, rows, OBSERVED[rows]))
-    row = errors.record()["rmse"]["theirs_mean"]
+    row = errors.record()["rmse"]["given_theirs_mean"]
     expected = (draws.nanmean(0) - VALUES)[~OBSERVED].double().square().mean().sqrt()
     assert row["pooled"] == pytest.approx(float(expected), rel=1e-5)
-    assert coverage.record()["coverage"]["theirs_draw"]["failed_draws_left_out"] == 1
+    assert coverage.record()["coverage"]["given_theirs_draw"]["failed_draws_left_out"] == 1
     assert [kind.label for kind in kinds_of(imputer)] == ["theirs, mean", "theirs, one draw"]
 
 
@@ -451,7 +452,44 @@ def test_a_given_draw_that_has_failed_is_nowhere_in_the_mean(value):
     errors = Errors(Vectors("toy", batch.values, None, 0))
     truth = Vectors("toy", torch.tensor([[0.5, 3.0, 4.0]]), None, 0)
     errors.update(GivenImputer("theirs", draws), done, measured(truth, torch.arange(1), batch.observed))
-    assert errors.record()["rmse"]["theirs_mean"]["pooled"] == 0
+    assert errors.record()["rmse"]["given_theirs_mean"]["pooled"] == 0
+
+
+def test_what_a_file_of_completions_says(tmp_path):
+    """Floats of any precision and byte order; which draws are pairs; and what the method was given."""
+    draws = VALUES.expand(4, N, D).numpy()
+    for dtype in ("f2", ">f4", "f8", "longdouble"):
+        np.savez(tmp_path / "theirs.npz", draws=draws.astype(dtype), observed=OBSERVED.numpy(), antithetic=True)
+        imputer = GivenImputer.read(tmp_path / "theirs.npz")
+        assert torch.allclose(imputer.draws.double(), VALUES.double().expand(4, N, D), atol=2e-3)
+        assert imputer.impute(BATCH).paired
+    with pytest.raises(InputError, match="item 0 was completed by theirs under another mask than that under which"):
+        imputer.impute(dataclasses.replace(BATCH, observed=BATCH.observed & (BATCH.index > 0)[:, None]))
+    bad = {
+        "completions in .* are <U3; give floating point": {"draws": draws.astype("U3")},
+        r"the masks in .* are float64; give bool": {"draws": draws, "observed": np.ones((N, D))},
+        r"masks beside the completions of theirs have shape \(3, 3\)": {
+            "draws": draws,
+            "observed": np.ones((3, 3)) > 0,
+        },
+        r"'antithetic' in .* is bool of shape \(2,\); give true or false": {
+            "draws": draws,
+            "antithetic": [True, False],
+        },
+    }
+    for line, arrays in bad.items():
+        np.savez(tmp_path / "theirs.npz", **arrays)
+        with pytest.raises(InputError, match=line):
+            GivenImputer.read(tmp_path / "theirs.npz").impute(BATCH)
+
+
+def test_a_file_is_not_taken_for_an_imputer_of_that_name():
+    given = GivenImputer("gaussian", VALUES.expand(2, N, D))
+    assert not {kind.key for kind in kinds_of(given)} & {kind.key for kind in kinds_of(GaussianImputer)}
+    with pytest.raises(InputError, match="two imputers are called 'gaussian'"):
+        check_apart([given, GaussianImputer])
+    with pytest.raises(InputError, match="two imputers are called 'viscos'"):
+        check_apart([ViscosImputer, GivenImputer("viscos", VALUES.expand(2, N, D))])
 
 
 def test_given_draws_of_other_items_are_refused():

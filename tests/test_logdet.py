@@ -371,7 +371,7 @@ def test_the_value_of_a_block(below):
 @pytest.mark.parametrize("written", [1, 2 * 8 * 8, 2**25])
 def test_the_value_of_blocks_of_many_sizes(monkeypatch, written):
     """Each item has its own H, one of them none at all, and however many are written out at a time."""
-    monkeypatch.setattr(logabsdet, "_WRITTEN", written)
+    monkeypatch.setattr(logabsdet, "_MEMORY", written)
     A, sizes = spd_like(4, 8), []
     mv = Matrix.mv
     monkeypatch.setattr(Matrix, "mv", lambda self, v: sizes.append(len(v)) or mv(self, v))

@@ -175,3 +175,46 @@ def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
     assert main(["train", "resume=stopped"]) == 0
     assert seen == list(range(1, 11)) and record("stopped")["imputer"] == "knn"
     assert checkpoint.load("stopped/checkpoint.pt")["finished"] and not unfinished(load_any("stopped"))
+
+
+@pytest.fixture
+def keyboard():
+    """Ctrl-C has its usual meaning, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_fit_that_reports_no_step_is_interrupted_at_once(here, monkeypatch, keyboard, capsys):
+    def pressed(self, data, seed=0, progress=quiet):
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it must not go on")
+
+    monkeypatch.setattr(NeighboursImputer, "fit", pressed)
+    assert main(["train", "imputer=knn", *SMALL, "hydra.run.dir=at_once"]) == 130
+    assert capsys.readouterr().err.strip() == "viscos train: interrupted" and not Path("at_once").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_has_been_fitted_is_kept(here, monkeypatch, keyboard, capsys, number):
+    """A signal after the last step, before the end is saved."""
+    fit, folder = NeighboursImputer.fit, f"fitted_{number}"
+
+    def pressed(self, data, seed=0, progress=quiet):
+        fit(self, data)
+        progress(1, 1, {})
+        monkeypatch.setattr(checkpoint, "save", late)
+        return self
+
+    save = checkpoint.save
+
+    def late(*arguments):
+        signal.raise_signal(number)
+        save(*arguments)
+
+    monkeypatch.setattr(NeighboursImputer, "fit", pressed)
+    assert main(["train", "imputer=knn", *SMALL, f"hydra.run.dir={folder}"]) == 130
+    assert f"{folder}` goes on" in capsys.readouterr().err
+    assert checkpoint.load(f"{folder}/checkpoint.pt")["finished"]
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert main(["train", f"resume={folder}"]) == 0 and record(folder)["imputer"] == "knn"

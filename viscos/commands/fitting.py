@@ -16,20 +16,30 @@ from viscos.runs import checkpoint
 
 
 def learn(job: Fitting, log: Log) -> float:
-    """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes."""
+    """Trains to the end, saving as it goes; returns the seconds that it has taken, in all processes.
+
+    Ctrl-C and SIGTERM end it after the present step, which is saved; or at once, while no step has been reported, as an
+    imputer of scikit-learn never reports one.
+    """
     if job.finished:
         return job.begun.spent
     began = time.monotonic() - job.begun.spent
-    saved = time.monotonic()
+    saved, keeps = time.monotonic(), False
+
+    def at_once(number: int) -> None:
+        if not keeps:
+            raise KeyboardInterrupt
 
     def save(*, finished: bool) -> None:
         nonlocal saved
         checkpoint.save(job.run_dir / runs.CHECKPOINT, job.state(finished, time.monotonic() - began))
         saved = time.monotonic()
 
-    with held() as interrupted, patient_bar(f"fitting {job.imputer.label}") as shown:
+    with held(at_once) as interrupted, patient_bar(f"fitting {job.imputer.label}") as shown:
 
         def after(done: int, total: int, scalars: dict[str, float]) -> None:
+            nonlocal keeps
+            keeps = True
             shown(done, total, scalars)
             if done % job.log_every == 0:
                 log.scalars("train", scalars, done)
@@ -39,8 +49,11 @@ def learn(job: Fitting, log: Log) -> float:
                 raise KeyboardInterrupt
 
         job.imputer.fit(job.data, job.seed, after)
-    job.imputer.fit_seconds = time.monotonic() - began
-    save(finished=True)
+        keeps = True
+        job.imputer.fit_seconds = time.monotonic() - began
+        save(finished=True)
+        if interrupted():
+            raise KeyboardInterrupt
     return job.imputer.fit_seconds
 
 

@@ -105,8 +105,9 @@ def check_apart(imputers: Sequence[Imputer | type[Imputer]]) -> None:
     """Raises `InputError` if two of the imputers have one name: their numbers would be taken for those of one."""
     known: dict[str, Imputer | type[Imputer]] = {}
     for imputer in imputers:
-        for kind in kinds_of(imputer):
-            if known.setdefault(kind.key, imputer) is not imputer:
+        keys = (kind.key for kind in kinds_of(imputer))
+        for name in (f"called {imputer.name}", *keys):  # a key may be the name of another imputer, as `mean` is
+            if known.setdefault(name, imputer) is not imputer:
                 raise InputError(
                     f"two imputers are called {imputer.name!r}, and would be measured as one; leave one out, measure "
                     "them apart, or give a file of completions another name"

@@ -76,10 +76,13 @@ def _without_noise(record: dict[str, Any], mean: float | None) -> tuple[float | 
 
     The mean of K draws of variance s² has s²/K more squared error than the mean m of all: E = m² + s²/K. The record's
     spread over skill r is of k of them that are independent, (1 + 1/k) s² = r² (m² + s²/k), and both together give m².
-    Draws in pairs ±ε have less noise than K others, which this errs by in favour of the flow.
+    Draws in pairs ±ε have less noise than K others, which this errs by in favour of the flow. A mean of refined draws
+    is that of all proposals, and is taken as it is.
     """
     if mean is None:
         return None, ""
+    if "refine" in record.get("trust", {}):
+        return mean, ""
     draws, row = record.get("draws") or 0, record.get("spread_skill", {}).get("draw", {})
     ratio, few = row.get("value"), row.get("draws")
     if ratio is None or not few or not draws:

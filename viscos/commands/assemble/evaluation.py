@@ -26,6 +26,7 @@ from viscos.commands.assemble.saved import (
 )
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
+from viscos.data.columns import Scheme
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
 from viscos.imputers import GivenImputer, Imputer
@@ -140,7 +141,16 @@ def _given(path: str, trained: Saved) -> GivenImputer:
     Those of a table are numbers of its columns, as `viscos impute` leaves them.
     """
     file, scaling = Path(path).expanduser(), trained.scaling
-    return GivenImputer.read(file, *(() if scaling is None else (partial(_standardised, scaling, file),)))
+    if scaling is None:
+        return GivenImputer.read(file)
+    return GivenImputer.read(file, partial(_standardised, scaling, file), partial(_of_entries, scaling.scheme, file))
+
+
+def _of_entries(scheme: Scheme, path: Path, mask: Tensor) -> Tensor:
+    """Masks (N, d) of entries, of those of a table's columns (N, columns)."""
+    if mask.shape[-1:] != (len(scheme.columns),):
+        raise InputError(f"the masks in {path} have shape {tuple(mask.shape)}; give (N, {len(scheme.columns)})")
+    return mask[..., list(scheme.groups)]
 
 
 def _standardised(scaling: Scaling, path: Path, draws: Tensor) -> Tensor:

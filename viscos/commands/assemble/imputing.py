@@ -252,6 +252,8 @@ def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
     """How many draws of each item are weighed; raises `InputError` if they do not serve to refine."""
     entries, asked, method = data.values.shape[1:].numel(), cfg["proposals"], cfg["refine"]
     if not isinstance(by, Choice):
+        if method is not None and isinstance(by, Imputer) and cfg.get("imputer") is None:
+            raise InputError(f"refine={method} makes draws of a flow's posterior exact; this run trained {by.label}")
         if method is not None:
             raise InputError(f"refine={method} makes draws of the flow's own posterior exact; leave imputer out")
         return 0
