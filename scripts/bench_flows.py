@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+from arguments import number, share, started
 
 from viscos.commands.assemble.data import Dataset
 from viscos.commands.assemble.masks import Masks
@@ -45,11 +46,11 @@ def main() -> None:
     """Prints the table, a line as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or RUN:maxvol")
-    parser.add_argument("--rates", nargs="+", type=float, default=[0.5, 0.9], help="shares of hidden entries")
-    parser.add_argument("--items", type=int, default=8, help="test items to solve")
+    parser.add_argument("--rates", nargs="+", type=share, default=[0.5, 0.9], help="shares of hidden entries")
+    parser.add_argument("--items", type=number, default=8, help="test items to solve")
     parser.add_argument("--solver", nargs="+", choices=names("solver"), default=["auto"], help="a line for each")
-    parser.add_argument("--repeats", type=int, default=5, help="timings; the median is reported")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=number, default=5, help="timings; the median is reported")
+    parser.add_argument("--threads", type=number, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     heads = [f"{100 * rate:g} %: {what}" for rate in args.rates for what in ("evaluations", "fallback", "failed")]
@@ -61,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    started(main)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from arguments import number, started
 from torch import Tensor
 
 SHAPE, HIDDEN, BLOCKS, TERMS, COEFFICIENT = (4, 14, 14), 32, 8, 8, 0.9
@@ -136,8 +137,8 @@ def accuracy(kind: str, batch: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--batch", type=number, default=64)
+    parser.add_argument("--repeats", type=number, default=7)
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -155,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    started(main)

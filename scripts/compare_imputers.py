@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import yaml
+from arguments import number, started
 from torch import Tensor
 
 from viscos.commands.assemble.imputers import Parts, described_by
@@ -182,11 +183,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", action="append", default=[], help="its name, a run, a mask if not its own")
     parser.add_argument("--methods", nargs="*", default=(*CHEAP, *DEAR), help="measured; of others what there is")
-    parser.add_argument("--items", type=int, default=200, help="test digits for methods that are cheap")
+    parser.add_argument("--items", type=number, default=200, help="test digits for methods that are cheap")
     parser.add_argument(
-        "--first", type=int, default=10, help="test digits for all methods, of which there are more draws"
+        "--first", type=number, default=10, help="test digits for all methods, of which there are more draws"
     )
-    parser.add_argument("--draws", type=int, default=4, help="of each of the others")
+    parser.add_argument("--draws", type=number, default=4, help="of each of the others")
     parser.add_argument("--record", type=Path, default=RECORD)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args()
@@ -194,10 +195,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     sizes = Sizes(args.first, args.items, args.draws)
     size = {"first": sizes.first, "items": sizes.items, "draws": sizes.draws}
-    try:
-        cases = continued(args.record, size).get("cases", {})
-    except InputError as error:
-        parser.exit(2, f"{error}\n")
+    cases = continued(args.record, size).get("cases", {})
     record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "cases": cases}
     for title, run, *mask in args.case:
         case = Case.of(run, *(mask or [None]), sizes.items)
@@ -212,4 +210,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    started(main)

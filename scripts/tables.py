@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from arguments import number, started
 from numpy.typing import NDArray
 from sklearn import datasets
 
@@ -243,7 +244,8 @@ def picture(record: dict[str, Any]) -> Any:
     left.set_xlabel("RMSE at hidden cells, over that of column means")
     left.legend(fontsize=8)
     covered = [[each[OURS]["coverage"] for table, _, each in cases(record) if table == name] for name in names]
-    right.boxplot(covered, positions=range(len(names)), orientation="horizontal", widths=0.6)
+    if covered:
+        right.boxplot(covered, positions=range(len(names)), orientation="horizontal", widths=0.6)
     right.set_yticks(range(len(names)), names)
     right.axvspan(0.88, 0.92, color="C0", alpha=0.2)
     right.set_xlabel(f"{OURS}: 90 % intervals cover", fontsize=9)
@@ -256,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES, help="run now")
     parser.add_argument("--losses", nargs="*", default=list(LOSSES), choices=LOSSES, help="run now")
-    parser.add_argument("--seeds", type=int, default=5, help="from 1; settings were chosen at seed 0")
+    parser.add_argument("--seeds", type=number, default=5, help="from 1; settings were chosen at seed 0")
     parser.add_argument("--record", type=Path, default=RECORD)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "tables.png")
     args = parser.parse_args()
@@ -290,4 +292,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    started(main)

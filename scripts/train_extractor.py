@@ -6,13 +6,14 @@ bytes. At the end it prints the accuracy on the test digits, and their FID to th
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
-import sys
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from arguments import started
 
 from viscos.core import atomic
 from viscos.data.images import Images
@@ -24,7 +25,10 @@ from viscos.metrics.features import FeatureStatistics, Reference
 EPOCHS, BATCH, RATE, DECAY, DROPOUT, SEED = 10, 64, 1e-3, 0.05, 0.5, 0
 
 
-def main(path: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, metavar="FILE.pt", help="where the weights are written")
+    path = parser.parse_args().file
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     train, test, net = load("mnist", "train"), load("mnist", "test"), MnistNet()
@@ -63,6 +67,4 @@ def save(net: MnistNet, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python scripts/train_extractor.py <file>.pt")
-    main(Path(sys.argv[1]))
+    started(main)

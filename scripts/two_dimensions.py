@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import number, started
 from torch import Tensor
 
 import viscos
 from viscos.commands.report import plane
 from viscos.core import atomic
 from viscos.core.batch import Incomplete, incomplete
-from viscos.core.errors import InputError
 from viscos.core.rng import generator
 from viscos.data.masks import any_masks
 from viscos.data.sources import toys
@@ -143,7 +143,7 @@ def measured(name: str, args: argparse.Namespace, old: dict[str, Any]) -> dict[s
         found = found[found.isfinite()]
         return {
             "distance": float(found.mean()),
-            "error": float(found.std() / len(found) ** 0.5),
+            "error": float(found.std() / len(found) ** 0.5) if len(found) > 1 else None,
             "failed": float((~draws.isfinite()).double().mean()),
             "seconds": round(seconds, 1),
             "histogram": histogram(draws[:, item], panel),
@@ -176,19 +176,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="*", default=DATASETS, choices=DATASETS, help="measured anew")
     parser.add_argument("--methods", nargs="*", help="by the table's names: measured anew, of others what there is")
-    parser.add_argument("--items", type=int, default=8, help="test points")
-    parser.add_argument("--draws", type=int, default=1000, help="of each")
-    parser.add_argument("--steps", type=int, default=1500, help="of the flow's training, half as many of a network's")
+    parser.add_argument("--items", type=number, default=8, help="test points")
+    parser.add_argument("--draws", type=number, default=1000, help="of each")
+    parser.add_argument(
+        "--steps", type=number, default=1500, help="of the flow's training, half as many of a network's"
+    )
     parser.add_argument("--record", type=Path, default=RECORD)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "two_dimensions.png")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     size = {"items": args.items, "draws": args.draws, "steps": args.steps, "fit": FIT, "components": COMPONENTS}
-    try:
-        sets = kept(continued(args.record, size))
-    except InputError as error:
-        parser.exit(2, f"{error}\n")
+    known = list(methods(continuous((2,)), args.steps))
+    if unknown := set(args.methods or ()) - set(known):
+        parser.error(f"there is no method {sorted(unknown)[0]!r}; choose from {'; '.join(known)}")
+    sets = kept(continued(args.record, size))
     record = {"settings": size, "versions": versions(), "machine": machine(torch.device("cpu")), "datasets": sets}
     for name in args.datasets:
         sets[name] = measured(name, args, sets.get(name, {}))
@@ -199,4 +201,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    started(main)

@@ -10,6 +10,8 @@ from types import ModuleType
 
 def loaded(path: Path) -> ModuleType:
     """The module in a file, run anew; its dataclasses look for it by its name."""
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as it is where a script is run
     spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

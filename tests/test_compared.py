@@ -98,7 +98,7 @@ def ran(script, monkeypatch, folder, *words):
     """Runs the script on the record in a folder."""
     files = ["--record", str(folder / "kept.json"), "--picture", str(folder / "compared.png")]
     monkeypatch.setattr(sys, "argv", ["compare_imputers.py", *files, *words])
-    script.main()
+    script.started(script.main)
     return json.loads((folder / "kept.json").read_text())
 
 

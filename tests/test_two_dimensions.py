@@ -99,7 +99,7 @@ def ran(script, monkeypatch, folder, at, *words):
     files = ["--record", str(folder / "kept.json"), "--picture", str(folder / "picture.png")]
     monkeypatch.setattr(sys, "argv", ["two_dimensions.py", *size, *files, *words])
     monkeypatch.setattr(script, "commit", lambda: at)
-    script.main()
+    script.started(script.main)
     return json.loads((folder / "kept.json").read_text())
 
 

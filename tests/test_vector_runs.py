@@ -373,7 +373,7 @@ def refused_figure(capsys, *words: str) -> str:
         (["dataset=moons", "inception=download"], "is for images, and these are vectors"),
         (["dataset=table"], "dataset.path"),
         (["dataset=table", "dataset.path=none.csv"], "there is no file 'none.csv'"),
-        (["dataset=table", "dataset.path=none.csv", "dataset.drop=id"], "must be a list such as"),
+        (["dataset=table", "dataset.path=none.csv", "dataset.drop=id"], "must be a list, such as"),
         (["dataset=digits", "mask=columns", "mask.columns=[1]"], "a mask of columns needs vectors"),
     ],
 )
@@ -616,11 +616,14 @@ def test_completions_of_a_table_are_numbers_of_its_columns(mixed, capsys):
     assert completions(made)["draws"].shape == (4, 20, 4) and load_trained(mixed).scaling.columns[0] == "log income"
     eval = ("eval", f"checkpoint={mixed}", "imputer=gaussian", "calibration=false", *alike)
     record = figures(ran(*eval, f"completions={made}"))["rmse"]
-    mine, theirs = (record[f"{name}_draw"]["columns_own_units"] for name in ("gaussian", made.name))
+    mine, theirs = (record[f"{name}_draw"]["columns_own_units"] for name in ("gaussian", f"given_{made.name}"))
     for column in ("log income", "x"):
         assert theirs[column] == pytest.approx(mine[column], rel=1e-3)
+    assert "completed by" in (line := refused(capsys, *eval, f"completions={made}", "missing=0.9")), line
     with np.load(made / "completions.npz") as arrays:
         draws, hidden = arrays["draws"], ~arrays["observed"]
+    np.savez("narrow.npz", draws=draws, observed=~hidden[:, 1:])
+    assert "have shape (20, 3); give (N, 4)" in refused(capsys, *eval, "completions=narrow.npz")
     logs, codes = "holds -3, but is learnt by its logarithm", "holds 1.5, but its categories are numbered from 0 to 2"
     for place, number, says in ((0, -3, logs), (1, 1.5, codes)):
         wrong = draws.copy()
@@ -633,7 +636,7 @@ def test_completions_of_a_table_are_numbers_of_its_columns(mixed, capsys):
     )
     draws[0, 0] = np.where(hidden[0], np.inf, draws[0, 0])
     np.savez("failed.npz", draws=draws)
-    assert figures(ran(*eval, "completions=failed.npz"))["rmse"]["failed_draw"]["columns_own_units"]
+    assert figures(ran(*eval, "completions=failed.npz"))["rmse"]["given_failed_draw"]["columns_own_units"]
 
 
 def test_draws_of_a_column_by_its_logarithm_stand_on_the_axis_of_the_density():

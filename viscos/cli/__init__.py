@@ -45,7 +45,7 @@ def _dispatch(first: str, rest: list[str]) -> int:
     if first not in answers:
         near = difflib.get_close_matches(first, [*COMMANDS, *answers], n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
-        raise InputError(f"there is no command {first!r}; {hint} `viscos --help` explains them")
+        raise InputError(f"there is no command {first!r}; {hint} (`viscos --help` explains them)")
     print(answers[first]())
     return 0
 

@@ -47,7 +47,8 @@ def list_of(rule: Rule, example: str = "[1,2]") -> Rule:
 
     def check(value: Any) -> str | None:
         if not isinstance(value, list) or not value:
-            return f"must be a list such as {example}; in the shell, quote it if it has spaces"
+            some = "a list of one entry or more" if value == [] else "a list"
+            return f"must be {some}, such as {example}; in the shell, quote it if it has spaces"
         return next((f"each entry {complaint}" for complaint in map(rule, value) if complaint), None)
 
     return check

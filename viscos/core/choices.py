@@ -38,14 +38,17 @@ def description(part: str, name: str) -> dict[str, Any]:
     return yaml.safe_load(text(part, name)) or {}
 
 
-def choice(part: str, name: str, kind: type[T], *args: Any) -> T:
+def choice(part: str, name: str, kind: type[T], *args: Any, objects: bool = True) -> T:
     """The choice called `name`, of a kind, made as its file says.
 
-    Raises `InputError` if there is none of that name, or it is of another kind.
+    Raises `InputError` if there is none of that name, or it is of another kind; `objects` says whether something that
+    is made already would have served as well.
     """
     if name not in names(part) or not _makes(part, name, kind):
         known = ", ".join(each for each in names(part) if _makes(part, each, kind))
-        raise InputError(f"{part} is {name!r}; choose one of {known}, or give an object")
+        seen = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
+        own = ", or give an object" if objects else ""
+        raise InputError(f"{part} is {seen}; choose one of {known}{own}")
     return build(description(part, name), kind, *args)
 
 

@@ -127,7 +127,9 @@ class Flow(Chain):
             self.examine(y[:4] if like is None else y[:4].to(like.device))
 
     def fits(self, y: Tensor) -> None:
-        """Refuses data of the wrong shape or dtype with `InputError`."""
+        """Refuses what is no tensor, or of the wrong shape or dtype, with `InputError`."""
+        if not isinstance(y, Tensor):
+            raise InputError(f"a flow takes tensors, got {type(y).__name__}; give torch.as_tensor(y)")
         if self.shape is not None and y.shape == self.shape:
             raise InputError(f"this is one item of shape {tuple(y.shape)}, without a batch axis; give y[None]")
         if self.shape is not None and y.shape[1:] != self.shape:

@@ -108,6 +108,8 @@ def as_tensor(value: Values, name: str) -> Tensor:
             array = array.astype(float)
         if array.dtype.kind == "c":
             raise TypeError("complex numbers")
+        if array.dtype.kind == "f" and array.itemsize > 8:
+            array = array.astype(np.float64)  # torch has no longer ones
         return torch.from_numpy(np.array(array, order="C").astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         strange = next((cell for cell in np.asarray(value, dtype=object).flat if not _is_number(cell)), None)

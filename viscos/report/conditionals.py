@@ -86,7 +86,8 @@ def _cell(found: dict[str, Any] | None) -> str:
     if found is None:
         return "—"
     failed = f" ({100 * found['failed']:.1f} % failed)" if found["failed"] >= 5e-4 else ""
-    return f"{found['distance']:.3f} ± {found['error']:.3f}{failed}"
+    error = "" if found["error"] is None else f" ± {found['error']:.3f}"
+    return f"{found['distance']:.3f}{error}{failed}"
 
 
 def picture(record: dict[str, Any]) -> Figure:

@@ -96,7 +96,7 @@ def trained_on_rows(
 
 
 def _flow(name: str, data: IncompleteData) -> Flow:
-    choice("flow", name, Flow, data.shape)  # refuses a name that there is not
+    choice("flow", name, Flow, data.shape, objects=False)  # refuses a name that there is not
     return build(started(description("flow", name), data.shape, table=True), Flow, data.shape)
 
 
