@@ -231,7 +231,7 @@ def test_nothing_but_results_is_printed():
         ("missing=1", "nothing is observed in the training data"),
         ("imputers=[nearest]", "imputers has 'nearest'; choose from d_flow, diffputer"),
         ("imputers=[repaint]", "take flow=continuous"),
-        ("imputers=mean", "must be [] or a list such as [mean,knn]"),
+        ("imputers=mean", "must be [] or a list, such as [mean,knn]"),
         ("metrics=[viscos.metrics.nothing]", "viscos.metrics.nothing"),
         ("metrics=[collections.OrderedDict]", "'collections.OrderedDict', which is not a Metric"),
         ("mask=half missing=0.9", "missing=0.9 is for mask=random"),
@@ -543,10 +543,10 @@ def test_eval_measures_completions_by_another_method(trained, capsys):
     eval = ("eval", f"checkpoint={trained}", "imputers=[]", "calibration=false", *alike)
     record = figures(viscos(*eval, f"completions={made}"))
     name = made.name
-    for mine, theirs in (("mean", f"{name}_mean"), ("draw", f"{name}_draw")):
+    for mine, theirs in (("mean", f"given_{name}_mean"), ("draw", f"given_{name}_draw")):
         assert record["rmse"][theirs]["pooled"] == pytest.approx(record["rmse"][mine]["pooled"], rel=1e-5)
     for metric in ("energy", "spread_skill"):  # of the first of each pair alone
-        mine, theirs = (record[metric][key] for key in ("draw", f"{name}_draw"))
+        mine, theirs = (record[metric][key] for key in ("draw", f"given_{name}_draw"))
         assert theirs["value"] == pytest.approx(mine["value"], rel=1e-4) and theirs["draws"] == mine["draws"] == 2
     assert name not in record["cost"] and "viscos" in record["cost"], "nobody knows what it took"
     with np.load(made / "completions.npz") as arrays:

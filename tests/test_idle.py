@@ -209,16 +209,16 @@ def test_the_share_that_is_hidden():
     observed = torch.ones(4, 1, 2, 2, dtype=torch.bool)
     observed[0], observed[1, 0, 0] = False, False
     assert hidden_share(observed, "items") == (
-        "items: 37.5 % of the entries are hidden; nothing in 2 of 4; everything in 1 of 4"
+        "items: 37.5 % of the entries are hidden; 2 of 4 are without a hole; 1 of 4 are hidden entirely"
     )
     assert hidden_share(~torch.zeros(2, 3, dtype=torch.bool), "items").endswith("0 % of the entries are hidden; "
-                                                                               "nothing in every one")  # fmt: skip
+                                                                               "all are without a hole")  # fmt: skip
     assert hidden_share(observed[1:2], "items") == "items: 50 % of the entries are hidden"
 
 
 def test_commands_say_how_much_is_hidden(trained, capsys):
     """A centre of 8 × 8 hides all of the digits."""
-    everything = "100 % of the entries are hidden; everything in every one"
+    everything = "100 % of the entries are hidden; all are hidden entirely"
     assert main(["impute", f"checkpoint={trained}", *IMPUTE, "mask=center8", "steps=1"]) == 0
     assert f"items: {everything}" in capsys.readouterr().out.splitlines()
     words = "items=3", "threads=1", "mask=center8", "mask.size=4", "calibration=false"

@@ -171,10 +171,23 @@ def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
     assert not Path("stopped/metrics.json").exists()
     (line,) = unfinished(load_any("stopped"))
     assert line.endswith("and was not measured; `viscos train resume=stopped` goes on with it")
+    for command in ("eval", "impute"):
+        assert main([command, "checkpoint=stopped"]) == 2
+        assert capsys.readouterr().err.strip() == f"viscos {command}: {line}"
     monkeypatch.setattr(NeighboursImputer, "load_state", load)
     assert main(["train", "resume=stopped"]) == 0
     assert seen == list(range(1, 11)) and record("stopped")["imputer"] == "knn"
     assert checkpoint.load("stopped/checkpoint.pt")["finished"] and not unfinished(load_any("stopped"))
+
+
+def test_the_same_imputer_with_other_settings_is_said(here, capsys):
+    few = ("items=4", "draws=2", "calibration=false")
+    assert main(["eval", "checkpoint=knn", "imputer=knn", "imputer.neighbours=2", "imputers=[knn,mean]", *few]) == 0
+    said = capsys.readouterr().out
+    assert "fits nearest neighbours again, by other settings than the run's; leave imputer out" in said
+    assert "without effect here: imputers (knn: measured once, by the settings of imputer)" in said
+    assert main(["eval", "checkpoint=knn", "imputers=[mean]", *few]) == 0
+    assert "again" not in (said := capsys.readouterr().out) and "without effect" not in said
 
 
 @pytest.fixture

@@ -180,6 +180,19 @@ def test_draws_behind_the_gaussian():
     ]
 
 
+def test_ahead_of_the_gaussian():
+    """In both, and by more than chance."""
+    energy = {"draw": score(3.4, 0.01), "gaussian_draw": score(3.5, 0.01)}
+    said = summary(compared(0.18, 0.19, energy=energy)).splitlines()[-1]
+    assert said == (
+        "viscos is ahead of the Gaussian: RMSE of the mean 0.1800 against 0.1900, energy score of draws 3.4000 against "
+        "3.5000"
+    )
+    closer = {**energy, "gaussian_draw": score(3.42, 0.05)}
+    for record in (compared(0.189, 0.19, energy=energy), compared(0.18, 0.19, energy=closer), compared(0.18, 0.19)):
+        assert "ahead" not in summary(record)
+
+
 def test_one_item_says_nothing_of_chance():
     energy = {"draw": score(3.6, None) | {"items": 1}, "gaussian_draw": score(1.5, None) | {"items": 1}}
     assert warned(compared(0.18, 0.19, energy=energy)) == []

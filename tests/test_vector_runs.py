@@ -8,7 +8,6 @@ import datetime
 import decimal
 import json
 import math
-import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from script_loader import loaded
 from test_commands import completions, figures, refused
 from test_commands import viscos as ran
 
@@ -324,7 +324,8 @@ def test_how_far_to_trust_each_row(table, capsys):
     text = capsys.readouterr().out
     found, record = completions(run), figures(run)["trust"]
     assert record["weighed_draws"] == 96 and record["refine"] == "imh" and 0 < record["acceptance"] <= 1
-    counts = {word: int((found["trust"] == word).sum()) for word in ("good", "fair", "doubtful")}
+    holed = found["trust"][[0, 1, 3]]  # of a whole row there is nothing to say
+    counts = {word: int((holed == word).sum()) for word in ("good", "fair", "doubtful")}
     assert counts == {word: record[word] for word in counts}
     assert f"{counts['good']} good, {counts['fair']} fair, {counts['doubtful']} doubtful, by 96 weighed draws" in text
     assert found["trust"][1] == found["trust"][2] == "good"  # everything is missing, or nothing
@@ -338,9 +339,13 @@ def test_how_far_to_trust_each_row(table, capsys):
     assert other["draws"] == pytest.approx(found["draws"], rel=1e-3)
     assert "bound" in figures(run) and figures(run)["bound"]["draws"] == 96
     plain = ran("impute", *words, "proposals=0")
-    assert "proposals=64 weighs" in capsys.readouterr().out and "trust" not in completions(plain)
+    assert "proposals=64 judges" in capsys.readouterr().out and "trust" not in completions(plain)
     assert figures(plain)["trust"]["weighed_draws"] == 0 and (plain / "trust.csv").exists()
     assert figures(ran("impute", *words))["trust"]["weighed_draws"] == 64
+    Path("whole.csv").write_text("fine,long,heavy\n-0.25,4,1900\n")
+    whole = [word.replace("mine.csv", "whole.csv") for word in words]
+    capsys.readouterr()
+    assert "trust" not in figures(ran("impute", *whole)) and "\ntrust " not in capsys.readouterr().out
     assert "4 draws cannot be made of 3 proposals" in refused(capsys, "impute", *words, "refine=sir", "proposals=3")
     assert "refine=gibbs: must be one of sir, imh" in refused(capsys, "impute", *words, "refine=gibbs")
 
@@ -481,7 +486,7 @@ def test_flows_side_by_side(moons, capsys, monkeypatch):
     script = Path(__file__).parent.parent / "scripts" / "bench_flows.py"
     words = [str(moons), f"{moons}:maxvol", "--rates", "0.5", "--items", "4", "--repeats", "1"]
     monkeypatch.setattr(sys, "argv", [str(script), *words])
-    runpy.run_path(str(script), run_name="__main__")
+    loaded(script).main()
     heads, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert [row[1] for row in rows] == ["same", "maxvol"] and all(len(row) == len(heads) for row in rows)
     assert all(row[2] == "auto" and float(row[3]) >= 1 and row[5] == "0 %" for row in rows)  # evaluations, failed

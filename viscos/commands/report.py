@@ -16,7 +16,7 @@ from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
 from viscos.flows import Flow
 from viscos.inference import Completions
-from viscos.report.advice import warnings
+from viscos.report.advice import verdicts
 from viscos.report.calibrated import calibration_lines
 from viscos.report.checked import check_lines
 from viscos.report.completions import completions_table, costs_table, scores_table, why_no_fid
@@ -36,9 +36,9 @@ def hidden_share(observed: Tensor, what: str) -> str:
     """A line: the mean share of hidden entries of `observed` (N, …), bool, and how many items lack all or nothing."""
     shares = (~observed).flatten(1).double().mean(1)
     line = f"{what}: {100 * float(shares.mean()):.3g} % of the entries are hidden"
-    for share, word in ((0, "nothing"), (1, "everything")):
+    for share, what in ((0, "without a hole"), (1, "hidden entirely")):
         if count := int((shares == share).sum()):
-            line += f"; {word} in {'every one' if count == len(shares) else f'{count} of {len(shares)}'}"
+            line += f"; {'all' if count == len(shares) else f'{count} of {len(shares)}'} are {what}"
     return line
 
 
@@ -157,7 +157,7 @@ def summary(record: dict[str, Any]) -> str:
                 f"  the first solver took {100 * s['reduction_by_first_solver']:.0f} % of the residual away; "
                 f"the fallback took {s['fallback_steps']:.1f} steps"
             )
-    return "\n".join(lines + calibration_lines(record) + check_lines(record) + trust_lines(record) + warnings(record))
+    return "\n".join(lines + calibration_lines(record) + check_lines(record) + trust_lines(record) + verdicts(record))
 
 
 def _nats(value: float) -> str:

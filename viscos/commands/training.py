@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from viscos.runs import checkpoint
 from viscos.runs.trained import model_state
 from viscos.train import Report
 from viscos.train.model import Model
+from viscos.train.phases import Phase
 from viscos.train.validation import bound
 
 
@@ -54,8 +55,9 @@ def learn(job: Training, log: Log) -> float:
                 log.scalars("validation", report.validation, report.step)
                 progress.say(_line(report, report.validation, "held back: "), "verbose")
             shown = ("bound", "residual", "failed", "matching", "nll")
-            held_back = {f"held-back {key}": value for key, value in report.validation.items()}
-            _show(progress, report, {key: scalars[key] for key in shown if key in scalars} | held_back)
+            seen = {key: scalars[key] for key in shown if key in scalars}
+            seen |= {f"held-back {key}": value for key, value in report.validation.items()}
+            _show(progress, report, trainer.plan.phases, seen)
 
         _steps(job, see, save)
     return time.monotonic() - began
@@ -129,12 +131,13 @@ def _floor(job: Training, model: Model) -> dict[str, Any] | None:
     return floor.measured(job.train, job.trainer.data, job.parts(model), job.seed)
 
 
-def _show(progress: Bar, report: Report, scalars: dict[str, float]) -> None:
+def _show(progress: Bar, report: Report, phases: Sequence[Phase], scalars: dict[str, float]) -> None:
     """How far the training is, or the phase that it is in."""
     if report.phase is None:
         return progress.update(report.step + 1, scalars)
-    if progress.what != report.phase.title:
-        progress.begin(report.phase.title, report.phase.steps, report.within)
+    title = f"{report.phase.title} ({phases.index(report.phase) + 1} of {len(phases)})"
+    if progress.what != title:
+        progress.begin(title, report.phase.steps, report.within)
     progress.update(report.within + 1, scalars)
 
 

@@ -41,9 +41,13 @@ def weighed(job: Imputing, conditional: Conditional, done: Completions) -> Diagn
 
 
 def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """The verdicts as counts, and how they came about; plain."""
+    """The verdicts on items with a hole as counts, and how they came about; plain."""
+    holed = (~job.items.observed).flatten(1).any(1).nonzero().flatten()
+    if not len(holed):
+        return {}
     if diagnosis is None:
         return {"trust": {"weighed_draws": 0, "how": "no draws were weighed; proposals=64 weighs some"}}
+    diagnosis = diagnosis.select(holed)
     found: dict[str, Any] = {
         **diagnosis.counts(),
         "weighed_draws": diagnosis.draws,
@@ -61,7 +65,7 @@ def record(job: Imputing, diagnosis: Diagnosis | None) -> dict[str, Any]:
         if diagnosis.acceptance is not None:
             found["acceptance"] = float(diagnosis.acceptance.mean())
     if (first := diagnosis.first_doubtful()) is not None:
-        found["first_doubtful"] = {called(job.items): number(job.items, first[0]), "reason": first[1]}
+        found["first_doubtful"] = {called(job.items): number(job.items, int(holed[first[0]])), "reason": first[1]}
     return {"trust": found}
 
 

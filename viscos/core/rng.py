@@ -19,18 +19,18 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
 
 
 def usual_probes() -> torch.Generator:
-    """A generator that gives the same probes at every call."""
+    """A CPU generator seeded with 0: probes are the same at every call."""
     return torch.Generator().manual_seed(0)
 
 
 def fresh_probes() -> torch.Generator:
-    """A generator that gives other probes at every call, as torch's own is seeded."""
+    """A CPU generator whose seed is drawn from torch's global one: probes are new at every call."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
 
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Puts torch's own generators back where they were, if anything has drawn from them: other threads may, too."""
+    """Restores the state of torch's global generators, CPU and CUDA, if anything within has drawn from them."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
     before, of_devices = torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
     try:
@@ -109,7 +109,7 @@ def item_uniform(seed: int, index: Tensor, draws: int, purpose: str) -> Tensor:
 
 
 def of_rows(source: Generators, size: int, rows: Tensor) -> Generators:
-    """The numbers that `rows` of a batch of `size` would have had, whatever becomes of the others."""
+    """Gives `rows` the numbers that they would get in the whole batch of `size`; `source` itself does not move on."""
     source = source.clone_state()
     return RowGenerator(source, size, rows) if isinstance(source, torch.Generator) else source.select(rows)
 

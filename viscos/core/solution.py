@@ -58,7 +58,7 @@ class Solution:
     reduction: Tensor = field(default=None)  # type: ignore[assignment]
     """Share of the residual at the start that the first solver took away (B,); NaN where it is not known."""
     attempts: Tensor = field(default=None)  # type: ignore[assignment]
-    """Problems that were put for the item, each because the one before was not solved (B,), int64; one, as a rule."""
+    """How often the item was tried, each time with fresh noise, until it was solved (B,), int64; 1 as a rule."""
 
     def __post_init__(self) -> None:
         if self.fallback is None:
@@ -95,11 +95,11 @@ class Solution:
         return Solution(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def or_else(self, solve: Callable[[Tensor], Solution], left: Tensor | None = None) -> Solution:
-        """This one, and for the items that it left unsolved the better of it and of what `solve` makes of them.
+        """This solution, with the items that failed (or that `left` (B,) marks) solved again by `solve`.
 
-        `solve` gets their numbers (b,), and is not asked where there are none; `left` (B,) marks other items to ask
-        about than those. The value with the smaller residual is kept, and evaluations add up. The verdict is that of
-        the second solve, as `STALLED` where it is of a value that is not kept.
+        `solve` gets their numbers (b,), and is not called where there are none. Of both values that with the smaller
+        residual is kept, and evaluations add up. The status is that of the second solve; `STALLED` where that
+        converged, but the first value is kept.
         """
         rows = (~self.converged if left is None else left).nonzero().flatten()
         if not len(rows):
@@ -115,12 +115,12 @@ class Solution:
         return self.with_rows(rows, kept, fallback=self.fallback.index_fill(0, rows, True))
 
     def retried(self, rows: Tensor, other: Solution) -> Solution:
-        """This one with what became of other problems, put for the items at `rows` (b,) in place of theirs."""
+        """This solution with the results of `other`, a retry with fresh noise, at `rows` (b,); evaluations add up."""
         fallback = self.fallback.index_copy(0, rows, self.fallback[rows] | other.fallback)
         return self.with_rows(rows, other, fallback=fallback, attempts=self.attempts.index_add(0, rows, other.attempts))
 
     def with_rows(self, rows: Tensor, other: Solution, **changes: Tensor) -> Solution:
-        """This one with value and verdict of `other` for the items at `rows` (b,); its evaluations add up."""
+        """This solution with value and status of `other` at `rows` (b,); evaluations add up."""
         whole = {name: getattr(self, name).clone() for name in ("value", "status", "residual", "steps", "evaluations")}
         for name in ("value", "status", "residual", "steps"):
             whole[name][rows] = getattr(other, name)
@@ -128,7 +128,7 @@ class Solution:
         return replace(self, **changes, **whole)
 
     def among(self, asked: Tensor) -> Solution:
-        """The verdicts on items that were `asked` about (B,), bool; on all, where none was."""
+        """The solution of the items that are `asked` for (B,), bool; of all, if none is."""
         return self.select((asked if bool(asked.any()) else ~asked).nonzero().flatten())
 
     def record(self) -> dict[str, float | int | None]:

@@ -139,7 +139,7 @@ class Bijection(nn.Module):
         return self.skeleton_after(AffineSkeleton(ones, torch.zeros_like(ones)))
 
     def skeleton_after(self, below: AffineSkeleton) -> AffineSkeleton:
-        """The affine skeleton of `below` followed by this bijection; what is near the identity adds nothing."""
+        """Composes the affine skeleton `below` with this bijection's own; residual branches count as the identity."""
         return below
 
     def links(self, y: Tensor) -> Links | None:
@@ -170,7 +170,7 @@ class Bijection(nn.Module):
         """Restores constraints after an optimiser's step."""
 
     def unexamined(self) -> bool:
-        """Whether the first data that it gets shall be shown to `examine`."""
+        """Whether `examine` is to be called on the first batch, as it is for models of other libraries."""
         return False
 
     def examine(self, y: Tensor) -> None:

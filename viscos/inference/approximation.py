@@ -1,4 +1,4 @@
-"""q beside what it approximates: its draws, and their weights, with the same random numbers whoever asks."""
+"""Draws of q and their importance weights, with reproducible random numbers."""
 
 from __future__ import annotations
 

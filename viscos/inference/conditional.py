@@ -93,14 +93,14 @@ class Conditional(Approximation):
         """Maximises the bound by Adam: `samples` draws of each item a step (the paper: 500 steps, 1e-2, 8 draws).
 
         The first fit of a posterior for each item begins at a Laplace approximation, for the items for which that has
-        the higher bound. The bound is looked at five times, with the same random numbers, and each item ends with the
-        best q that was seen: by that bound or, where a few draws cannot tell, by weights that vary less, or where these
-        are estimated (beyond 32 entries) the later one. With `decay` the rate falls to zero along a cosine. With
-        `progress` there is a bar, in terminals and notebooks; if it is a function, that is called after each step with
-        its number and what it measured, `bound` too when it was looked at. Warns if the bound was still rising in the
-        end, if more than a few per cent of the draws fail, and if the sign of det G^HH changes over the draws. With
-        `singular`, what `condition_number` says is no reason to refuse: draws that cannot be solved for count as
-        failed. Calling `fit` again goes on from the posterior as it stands. Returns itself.
+        the higher bound. The bound is estimated five times, with the same random numbers, and each item keeps the q
+        with the highest estimate. Where two are equal but for chance, it keeps that whose weights vary less, or the
+        later one where weights are estimated (beyond 32 entries). With `decay` the rate falls to zero along a cosine.
+        With `progress` there is a bar, in terminals and notebooks; if it is a function, that is called after each step
+        with its number and what it measured, `bound` too when it was estimated. Warns if the bound was still rising in
+        the end, if more than a few per cent of the draws fail, and if the sign of det G^HH changes over the draws.
+        `singular=True` skips the check of `condition_number`: draws that cannot be solved for then count as failed.
+        Calling `fit` again goes on from the posterior as it stands. Returns itself.
 
         An inference network is one posterior for all items, and stays as it is: a Householder posterior for each item
         takes its place, and begins where the network has it.

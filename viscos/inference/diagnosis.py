@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -121,6 +121,12 @@ class Diagnosis:
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {word}" for word, n in self.counts().items())
         return f"Diagnosis of {len(self.bound)} items by {self.draws} draws each: {counts}"
+
+    def select(self, rows: Tensor) -> Diagnosis:
+        """That of the items at `rows`, int64 or bool."""
+        tensors = {name: value[rows.cpu()] for name, value in self.state().items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = tensors
+        return replace(self, **changed)
 
     def counts(self) -> dict[str, int]:
         """How many items there are of each word."""

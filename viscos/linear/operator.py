@@ -274,9 +274,9 @@ class Inverse(LinearOperator):
 
 
 class Groups(LinearOperator):
-    """Operators of some items each, as one: what an item has is its own, whatever company it keeps.
+    """Operators for disjoint subsets of a batch, joined into one.
 
-    `rows` are the numbers of the items of each part (n,), which together are all of them.
+    `rows` are the batch indices of each part (n,), int64; together they cover the batch.
     """
 
     def __init__(self, rows: Sequence[Tensor], parts: Sequence[LinearOperator]) -> None:
@@ -304,7 +304,7 @@ class Groups(LinearOperator):
 
 
 def grouped(parts: Sequence[tuple[Tensor, LinearOperator]]) -> LinearOperator:
-    """The operators of the items with the numbers (n,) before them, as one; one that has all items, as it is."""
+    """Joins pairs of batch indices (n,) and their operator into one; a single pair covers the batch, and is that."""
     if len(parts) == 1:
         return parts[0][1]
     return Groups([rows for rows, _ in parts], [part for _, part in parts])

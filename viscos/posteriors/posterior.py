@@ -38,7 +38,7 @@ class Posterior(nn.Module):
         """Raises `InputError` unless the posterior is for items of `shape`."""
 
     def prepare(self, values: Tensor, observed: Tensor, gaussian: Gaussian | None) -> None:
-        """Takes over what training data (N, …), of which only observed entries count, say before it is trained."""
+        """Sets what depends on training data (N, …) before training, by their observed entries alone."""
 
     @property
     def predicts(self) -> bool:
@@ -108,7 +108,7 @@ class PerItem(Posterior):
 
     @torch.no_grad()
     def begin(self, q: LatentDistribution) -> None:
-        """Takes over the mean of q for each item, and what else it can; what is not finite is left out."""
+        """Initialises each item by the mean of q, and what else it can take over, where these are finite."""
         self.center(q.expectation())
 
 

@@ -19,8 +19,10 @@ FEW = 16
 """Draws below which the noise of their mean counts, and the mean is not judged unless that noise is known."""
 
 
-def warnings(record: dict[str, Any]) -> list[str]:
-    """Lines that say where a completion is behind one that needs no flow, and where many solves failed."""
+def verdicts(record: dict[str, Any]) -> list[str]:
+    """A line on a flow that is ahead of the Gaussian, or lines that say where a completion is behind one that needs no
+    flow; and a line where many solves failed.
+    """
     fits = record.get("command") == "impute"
     fitted = bool(record.get("fit", {}).get("steps"))
     longer = "train with more max_steps or epochs"
@@ -29,7 +31,8 @@ def warnings(record: dict[str, Any]) -> list[str]:
     mean, gaussian, naive = (_rmse(record, kind) for kind in ("mean", "gaussian_mean", "mean_imputation"))
     skill, noted = _without_noise(record, mean)
     lines = []
-    if _behind(skill, gaussian, _chance(record, "mean", "gaussian_mean")):
+    apart = _chance(record, "mean", "gaussian_mean")
+    if _behind(skill, gaussian, apart):
         lines.append(
             f"the posterior mean (RMSE {mean:.4f}{noted}) is behind the Gaussian's conditional mean ({gaussian:.4f}): "
             f"{remedy}, or use the Gaussian"
@@ -39,11 +42,12 @@ def warnings(record: dict[str, Any]) -> list[str]:
             f"the posterior mean (RMSE {mean:.4f}{noted}) is behind mean imputation ({naive:.4f}): this model is of no "
             "use yet"
         )
-    scores = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
-    draw, other = (row.get("value") for row in scores)
-    beside = scores[1].get("beside", {})  # of the same items, if it is the flow that it is compared with
+    rows = [record.get("energy", {}).get(kind, {}) for kind in ("draw", "gaussian_draw")]
+    draw, other = (row.get("value") for row in rows)
+    beside = rows[1].get("beside", {})  # of the same items, if it is the flow that it is compared with
     paired = beside.get("standard_error") if beside.get("kind") == "draw" else None
-    chance = math.hypot(*(row.get("standard_error") or _unknown(row) for row in scores)) if paired is None else paired
+    chance = math.hypot(*(row.get("standard_error") or _unknown(row) for row in rows)) if paired is None else paired
+    ahead = _behind(gaussian, mean, apart) and _behind(other, draw, chance)
     if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"
@@ -51,7 +55,11 @@ def warnings(record: dict[str, Any]) -> list[str]:
     failed = record.get("solver", {}).get("failed") or 0.0
     if failed > FAILED:
         lines.append(_of_failures(record, failed, fits))
-    return [f"warning: {line}" for line in lines]
+    lines = [f"warning: {line}" for line in lines]
+    if ahead:
+        errors, scores = f"{mean:.4f} against {gaussian:.4f}", f"{draw:.4f} against {other:.4f}"
+        lines.insert(0, f"viscos is ahead of the Gaussian: RMSE of the mean {errors}, energy score of draws {scores}")
+    return lines
 
 
 def _of_failures(record: dict[str, Any], failed: float, fits: bool) -> str:

@@ -50,7 +50,7 @@ def scores_table(record: dict[str, Any]) -> list[str]:
     lines = _layout({kind: kinds.of_draws(label) for kind, label in labels.items()}, columns)
     left = {"items": mine.get("failed_items_left_out"), "draws": mine.get("failed_draws_left_out")}
     without = " and ".join(f"{count} failed {what}" for what, count in left.items() if count)
-    head = f"{mine.get('draws')} independent draws of {mine.get('items')} items{without and f', without {without}'}"
+    head = f"{_counted(mine)}{without and f', without {without}'}"
     said = [row["unit"] for row in record.get("rmse", {}).values() if "unit" in row]
     unit = "pixels" if "pixel" in (said[0] if said else mine.get("unit", "pixel")) else "entries"
     if not lines:

@@ -22,10 +22,10 @@ class PhasedTrainer(Trainer):
 
     The M-step is flow matching (or maximum likelihood) on completed items, and the regression of the posterior on pairs
     of completed items, masked afresh, and their latents. The E-step draws completions from the flow's conditional, by
-    that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are the
-    inference network's own, which held-out entries teach; they are means, and each round would keep as much of their
-    error as there is missing. So a flow that is matched learns from imputed entries with a lower weight, and what
-    draws are still too alike, a temperature corrects in the end. A hidden entry is never read: the data hold NaN there.
+    that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are
+    predictions of the inference network, that is means, whose too small spread each round keeps in part, the more the
+    more is missing. So flow matching gives imputed entries a lower weight, and a temperature widens draws in the end.
+    A hidden entry is never read: the data hold NaN there.
 
     Each phase has its own optimiser's moments, warm-up and average of the parameters, which the next phase begins with.
     What is done in it, `viscos.train.stages` has.

@@ -16,6 +16,7 @@ from viscos.commands.assemble.machine import Machine
 from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.saved import (
+    check_finished,
     dataset_of,
     from_training,
     moved,
@@ -90,6 +91,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     observed = test_masks(trained, masks, test, split.changed)
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg["imputer"]}
+    if isinstance(trained, Fitted):
+        test = replace(test, notes=(*test.notes, *check_finished(trained, cfg["imputer"])))
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
     if calibration:
@@ -104,6 +107,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
         from_training(trained), model, measuring.objective.solver, measuring.protocol.noise, cfg["seed"], device
     )
     idle = {} if model is None else of_denoising(model, dataset.gaussian_noise)
+    if twice := measuring.left_out:
+        idle["imputers"] = f"{', '.join(twice)}: measured once, by the settings of imputer"
     return Evaluation(
         settings=cfg,
         run_dir=Path(cfg["run_dir"]),

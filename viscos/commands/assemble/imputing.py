@@ -19,6 +19,7 @@ from viscos.commands.assemble.masks import Masks, masks_of
 from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.paths import whole
 from viscos.commands.assemble.saved import (
+    check_finished,
     from_training,
     moved,
     table_is_there,
@@ -185,6 +186,8 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
     elif is_model(subject) and isinstance(trained, Trained):
         by, idle = _choice(cfg, trained, data)
     else:
+        if isinstance(trained, Fitted):
+            data = replace(data, notes=(*data.notes, *check_finished(trained, subject)))
         by = _imputer(cfg, trained, subject, objective, device)
         idle = of_another_imputer(draws=by.draw is not None)
     return Imputing(

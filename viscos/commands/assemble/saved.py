@@ -23,7 +23,7 @@ from viscos.data.mask_files import load_masks
 from viscos.data.rows import fingerprints
 from viscos.data.vectors import Vectors
 from viscos.imputers import Imputer
-from viscos.runs.trained import Saved
+from viscos.runs.trained import Fitted, Saved
 from viscos.train.validation import validation_order
 
 S = TypeVar("S", bound=Saved)
@@ -57,6 +57,20 @@ def unfinished(trained: Saved) -> tuple[str, ...]:
     at = f" (it stands at step {state['trainer']['step']})" if "trainer" in state else ""
     goes_on = f"`viscos train {typed('resume', folder)}` goes on with it"
     return (f"this training has not come to its end{at} and was not measured; {goes_on}",)
+
+
+def check_finished(trained: Fitted, imputer: dict[str, Any]) -> tuple[str, ...]:
+    """Raises `InputError` if `imputer` describes what a run trains and has not trained to its end.
+
+    Gives a line if it describes the same imputer with other settings, which is then fitted again.
+    """
+    own = trained.cfg["imputer"]
+    if imputer != own:
+        again = imputer["_target_"] == own["_target_"]
+        return (f"fits {trained.imputer.label} again, by other settings than the run's; leave imputer out",) * again
+    if (lines := unfinished(trained)) and not trained.state.get("finished", True):
+        raise InputError(lines[0])
+    return ()
 
 
 def unfinished_step(trained: Saved) -> int | None:

@@ -62,10 +62,10 @@ class ByFlow:
 
 
 def hasty(solver: RootFinder, deep: bool) -> RootFinder:
-    """The solver, for a flow that is `deep` or not, without what begins anew where it fails first, if it has that.
+    """The solver, for a flow that is `deep` or not, without the second stage of a `Fallback` that begins anew.
 
-    To begin anew costs several times as much as what has failed: where another problem will do as well, as another draw
-    will in place of a draw, that is cheaper.
+    That stage costs several times as much as the first; where a draw can be made again with other noise, that is
+    cheaper.
     """
     if isinstance(solver, ByFlow):
         return hasty(solver.deep if deep else solver.other, deep)
