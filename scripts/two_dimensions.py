@@ -175,7 +175,9 @@ def main() -> None:
     """Measures, writes the record and the picture, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="*", default=DATASETS, choices=DATASETS, help="measured anew")
-    parser.add_argument("--methods", nargs="*", help="by the table's names: measured anew, of others what there is")
+    parser.add_argument(
+        "--methods", nargs="*", help="by the table's names: measured anew, of others what there is; exact draws always"
+    )
     parser.add_argument("--items", type=number, default=8, help="test points")
     parser.add_argument("--draws", type=number, default=1000, help="of each")
     parser.add_argument(

@@ -627,16 +627,16 @@ def test_what_judges_a_fit_knows_an_exact_posterior_from_a_lucky_one():
     assert float(lucky.mean()) > 0
     for begun, offered in ((exact, lucky), (lucky, exact)):
         p = torch.nn.Parameter(torch.zeros(1, 1))
-        best = Best([p], begun, each=True)
+        best = Best([p], begun, each=True, exact=True)
         p.data.fill_(1.0)
         best.offer(offered)
         best.restore()
         assert torch.equal(best.weight, exact) and float(p.detach()) == float(offered is exact)
-    worse = Best([p], exact, each=True)
+    worse = Best([p], exact, each=True, exact=True)
     worse.offer(exact - 3)  # as steady, and clearly lower
     assert torch.equal(worse.weight, exact)
     failed = torch.full_like(exact, float("nan"))
-    hopeless = Best([p], failed, each=True)
+    hopeless = Best([p], failed, each=True, exact=True)
     hopeless.offer(failed)
     hopeless.offer(lucky)
     assert torch.equal(hopeless.weight, lucky)

@@ -110,7 +110,7 @@ def test_another_methods_file_is_read_as_eval_reads_it(imputed, monkeypatch):
     words = (f"checkpoint={config['checkpoint']}", "items=4", "draws=2", "imputers=[]", "calibration=false")
     for file in files:
         record = json.loads((ran("eval", *words, "threads=1", f"completions={file}") / "metrics.json").read_text())
-        assert record["labels"]["mine_mean"] == "mine, mean"
+        assert record["labels"]["given_mine_mean"] == "mine, mean"
 
 
 @pytest.mark.parametrize("number", NAMES)

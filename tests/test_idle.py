@@ -209,7 +209,7 @@ def test_the_share_that_is_hidden():
     observed = torch.ones(4, 1, 2, 2, dtype=torch.bool)
     observed[0], observed[1, 0, 0] = False, False
     assert hidden_share(observed, "items") == (
-        "items: 37.5 % of the entries are hidden; 2 of 4 are without a hole; 1 of 4 are hidden entirely"
+        "items: 37.5 % of the entries are hidden; 2 of 4 are without a hole; 1 of 4 is hidden entirely"
     )
     assert hidden_share(~torch.zeros(2, 3, dtype=torch.bool), "items").endswith("0 % of the entries are hidden; "
                                                                                "all are without a hole")  # fmt: skip

@@ -468,7 +468,7 @@ def test_what_a_file_of_completions_says(tmp_path):
     bad = {
         "completions in .* are <U3; give floating point": {"draws": draws.astype("U3")},
         r"the masks in .* are float64; give bool": {"draws": draws, "observed": np.ones((N, D))},
-        r"masks beside the completions of theirs have shape \(3, 3\)": {
+        r"masks in .* have shape \(3, 3\); give \(40, 3\), or": {
             "draws": draws,
             "observed": np.ones((3, 3)) > 0,
         },
@@ -481,6 +481,12 @@ def test_what_a_file_of_completions_says(tmp_path):
         np.savez(tmp_path / "theirs.npz", **arrays)
         with pytest.raises(InputError, match=line):
             GivenImputer.read(tmp_path / "theirs.npz").impute(BATCH)
+
+
+def test_masks_of_other_items_are_refused():
+    imputer = GivenImputer("theirs", VALUES.expand(2, N, D), seen=OBSERVED[:3])
+    with pytest.raises(InputError, match=r"beside the completions of theirs have shape \(3, 3\); give \(40, 3\)"):
+        imputer.impute(BATCH)
 
 
 def test_a_file_is_not_taken_for_an_imputer_of_that_name():

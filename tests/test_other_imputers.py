@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -171,9 +172,12 @@ def test_a_fit_that_was_interrupted_goes_on(here, monkeypatch, capsys):
     assert not Path("stopped/metrics.json").exists()
     (line,) = unfinished(load_any("stopped"))
     assert line.endswith("and was not measured; `viscos train resume=stopped` goes on with it")
+    shutil.copy("stopped/checkpoint.pt", "elsewhere.pt")
     for command in ("eval", "impute"):
         assert main([command, "checkpoint=stopped"]) == 2
         assert capsys.readouterr().err.strip() == f"viscos {command}: {line}"
+        assert main([command, "checkpoint=elsewhere.pt"]) == 2
+        assert "elsewhere.pt holds a training that has not come to its end" in capsys.readouterr().err
     monkeypatch.setattr(NeighboursImputer, "load_state", load)
     assert main(["train", "resume=stopped"]) == 0
     assert seen == list(range(1, 11)) and record("stopped")["imputer"] == "knn"
@@ -184,10 +188,10 @@ def test_the_same_imputer_with_other_settings_is_said(here, capsys):
     few = ("items=4", "draws=2", "calibration=false")
     assert main(["eval", "checkpoint=knn", "imputer=knn", "imputer.neighbours=2", "imputers=[knn,mean]", *few]) == 0
     said = capsys.readouterr().out
-    assert "fits nearest neighbours again, by other settings than the run's; leave imputer out" in said
-    assert "without effect here: imputers (knn: measured once, by the settings of imputer)" in said
+    assert "fits nearest neighbours again, as the settings are not the run's; for its own leave imputer out" in said
+    assert "knn is left out of imputers, as it is measured once, by the settings of imputer" in said
     assert main(["eval", "checkpoint=knn", "imputers=[mean]", *few]) == 0
-    assert "again" not in (said := capsys.readouterr().out) and "without effect" not in said
+    assert "again" not in (said := capsys.readouterr().out) and "left out" not in said
 
 
 @pytest.fixture

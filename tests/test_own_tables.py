@@ -18,7 +18,7 @@ from problems import F64, normal
 
 from viscos.commands.assemble.masks import Masks
 from viscos.commands.results import Results, completed
-from viscos.commands.tables import FEWEST, Filled, interval
+from viscos.commands.tables import Filled, interval
 from viscos.core.errors import InputError
 from viscos.data.columns import FORMATS, Column, Scheme
 from viscos.data.dialect import Dialect
@@ -31,6 +31,7 @@ from viscos.data.sources.sheet import read_sheet
 from viscos.data.sources.table import read_rows
 from viscos.data.vectors import Vectors
 from viscos.inference import Completions
+from viscos.metrics.calibration import FEWEST
 from viscos.posteriors.holdout import hold_out
 
 NAN = float("nan")

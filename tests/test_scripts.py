@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,8 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 def run(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script, *options = words.split()
-    # As a user starts it, from another folder, with nothing but the package on the path.
-    path = os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(SCRIPTS / f"{script}.py"), *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(

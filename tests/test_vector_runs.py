@@ -628,7 +628,7 @@ def test_completions_of_a_table_are_numbers_of_its_columns(mixed, capsys):
     with np.load(made / "completions.npz") as arrays:
         draws, hidden = arrays["draws"], ~arrays["observed"]
     np.savez("narrow.npz", draws=draws, observed=~hidden[:, 1:])
-    assert "have shape (20, 3); give (N, 4)" in refused(capsys, *eval, "completions=narrow.npz")
+    assert "have shape (20, 3); give (20, 4), or leave them out" in refused(capsys, *eval, "completions=narrow.npz")
     logs, codes = "holds -3, but is learnt by its logarithm", "holds 1.5, but its categories are numbered from 0 to 2"
     for place, number, says in ((0, -3, logs), (1, 1.5, codes)):
         wrong = draws.copy()

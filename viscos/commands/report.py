@@ -36,9 +36,10 @@ def hidden_share(observed: Tensor, what: str) -> str:
     """A line: the mean share of hidden entries of `observed` (N, …), bool, and how many items lack all or nothing."""
     shares = (~observed).flatten(1).double().mean(1)
     line = f"{what}: {100 * float(shares.mean()):.3g} % of the entries are hidden"
-    for share, what in ((0, "without a hole"), (1, "hidden entirely")):
+    for share, how in ((0, "without a hole"), (1, "hidden entirely")):
         if count := int((shares == share).sum()):
-            line += f"; {'all' if count == len(shares) else f'{count} of {len(shares)}'} are {what}"
+            which = "all are" if count == len(shares) else f"{count} of {len(shares)} {'is' if count == 1 else 'are'}"
+            line += f"; {which} {how}"
     return line
 
 

@@ -30,7 +30,7 @@ def fresh_probes() -> torch.Generator:
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Restores the state of torch's global generators, CPU and CUDA, if anything within has drawn from them."""
+    """Restores torch's global generators: that of the CPU if anything within drew from it, and CUDA's if in use."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
     before, of_devices = torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
     try:

@@ -39,7 +39,7 @@ class GivenImputer(Imputer):
             raise InputError(f"completions of {label} are {are}; give floating point draws (K, N, …), K at least 1")
         self.name, self.label, self.draws, self.tolerance, self.paired = label, label, draws, tolerance, paired
         self.seen = seen
-        # No file's numbers are taken for those of an imputer of this package that is called as it is.
+        # So that a file named as one of this package's imputers has keys of its own.
         self.mean = Kind(f"given_{label}_mean", f"{label}, mean")
         self.draw = Kind(f"given_{label}_draw", f"{label}, one draw")
 
@@ -61,7 +61,7 @@ class GivenImputer(Imputer):
         if not path.is_file():
             raise InputError(f"there is no file of completions {str(path)!r}; give an .npz with draws (K, N, …)")
         arrays = read_arrays(path)
-        masks = {name: array for name, array in arrays.items() if name in _BESIDE}
+        masks = {name: array for name, array in arrays.items() if name in _BESIDE and len(arrays) > 1}
         found = find({name: arrays[name] for name in arrays if name not in masks}, _NAMES, path, "completions")
         draws = arrays[found]
         if not np.issubdtype(draws.dtype, np.floating):
@@ -69,6 +69,8 @@ class GivenImputer(Imputer):
         seen = masks.get("observed")
         if seen is not None and seen.dtype != bool:
             raise InputError(f"the masks in {path} are {seen.dtype}; give bool, true where a value was given")
+        if seen is not None and seen.shape != draws.shape[1:]:
+            raise InputError(f"the masks in {path} have shape {seen.shape}; give {draws.shape[1:]}, or leave them out")
         paired = masks.get("antithetic", np.array(False))
         if paired.dtype != bool or paired.size != 1:
             raise InputError(f"'antithetic' in {path} is {paired.dtype} of shape {paired.shape}; give true or false")

@@ -20,8 +20,8 @@ FEW = 16
 
 
 def verdicts(record: dict[str, Any]) -> list[str]:
-    """A line on a flow that is ahead of the Gaussian, or lines that say where a completion is behind one that needs no
-    flow; and a line where many solves failed.
+    """A line on a flow that is ahead of the Gaussian; lines on completions that are behind those that need no flow, and
+    on many failed solves.
     """
     fits = record.get("command") == "impute"
     fitted = bool(record.get("fit", {}).get("steps"))
@@ -47,7 +47,7 @@ def verdicts(record: dict[str, Any]) -> list[str]:
     beside = rows[1].get("beside", {})  # of the same items, if it is the flow that it is compared with
     paired = beside.get("standard_error") if beside.get("kind") == "draw" else None
     chance = math.hypot(*(row.get("standard_error") or _unknown(row) for row in rows)) if paired is None else paired
-    ahead = _behind(gaussian, mean, apart) and _behind(other, draw, chance)
+    ahead = not lines and _behind(gaussian, mean, apart) and _behind(other, draw, chance)
     if _behind(draw, other, chance):
         lines.append(
             f"draws (energy score {draw:.4f}) are behind the Gaussian's ({other:.4f}): {remedy}, or use the Gaussian"

@@ -13,9 +13,7 @@ def trust_lines(record: dict[str, Any]) -> list[str]:
     if found is None:
         return []
     if not found["weighed_draws"]:
-        return [
-            "trust                       not judged, as it takes long here; proposals=64 judges each item by 64 draws"
-        ]
+        return ["trust                       not judged; proposals=64 judges each item by 64 draws"]
     counts = ", ".join(f"{found[word]} {word}" for word in WORDS)
     lines = [f"trust                       {counts}, by {found['weighed_draws']} weighed draws of each item"]
     if (first := found.get("first_doubtful")) is not None:

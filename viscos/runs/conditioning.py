@@ -161,8 +161,9 @@ def _written(column: Column, cell: Any) -> tuple[str, str, str]:
 
 def _check_range(y: Values, observed: Values | None, dims: int) -> None:
     values = as_tensor(y, "y")
-    if not values.is_floating_point():  # of bytes, 1 is hardly black and of truth values white
-        raise InputError(f"images are of floating point values in [0, 1], and these are {values.dtype}; divide by 255")
+    if not values.is_floating_point():  # a 1 is almost black among bytes, and white among truth values
+        remedy = "divide by 255" if values.dtype == torch.uint8 else "convert them, as by y.float()"
+        raise InputError(f"images are of floating point values in [0, 1], and these are {values.dtype}; {remedy}")
     mask = ~values.isnan() if observed is None else as_tensor(observed, "observed").to(values.device)
     fits = values.dim() == dims + 1 and mask.dtype == torch.bool and mask.shape in (values.shape, values.shape[1:])
     if fits:  # else it is refused for that

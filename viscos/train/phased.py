@@ -23,9 +23,9 @@ class PhasedTrainer(Trainer):
     The M-step is flow matching (or maximum likelihood) on completed items, and the regression of the posterior on pairs
     of completed items, masked afresh, and their latents. The E-step draws completions from the flow's conditional, by
     that posterior. Neither step needs an adjoint, a log-determinant or its gradient. The first completions are
-    predictions of the inference network, that is means, whose too small spread each round keeps in part, the more the
-    more is missing. So flow matching gives imputed entries a lower weight, and a temperature widens draws in the end.
-    A hidden entry is never read: the data hold NaN there.
+    predictions of the inference network, that is, means, which spread too little; each round keeps a part of that
+    error, a larger one where more is missing. So flow matching gives imputed entries a lower weight, and a temperature
+    widens draws in the end. A hidden entry is never read: the data hold NaN there.
 
     Each phase has its own optimiser's moments, warm-up and average of the parameters, which the next phase begins with.
     What is done in it, `viscos.train.stages` has.

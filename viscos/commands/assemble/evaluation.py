@@ -94,6 +94,7 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     if isinstance(trained, Fitted):
         test = replace(test, notes=(*test.notes, *check_finished(trained, cfg["imputer"])))
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
+    test = replace(test, notes=(*test.notes, *measuring.left_out("imputers" in typed)))
     calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
     if calibration:
         measuring = replace(measuring, metrics=(*measuring.metrics, CALIBRATION))
@@ -107,8 +108,6 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
         from_training(trained), model, measuring.objective.solver, measuring.protocol.noise, cfg["seed"], device
     )
     idle = {} if model is None else of_denoising(model, dataset.gaussian_noise)
-    if twice := measuring.left_out:
-        idle["imputers"] = f"{', '.join(twice)}: measured once, by the settings of imputer"
     return Evaluation(
         settings=cfg,
         run_dir=Path(cfg["run_dir"]),

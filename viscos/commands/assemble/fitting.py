@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from viscos import runs
@@ -63,6 +63,7 @@ def fitting_of(cfg: dict[str, Any], devices: Devices) -> Fitting:
     data = IncompleteData(train.values, observed, train.labels, train.groups)
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     measuring.check(None, test)
+    test = replace(test, notes=(*test.notes, *measuring.left_out("imputers" in given)))
     finished = state is not None and bool(state["finished"])
     if state is not None:
         restore(imputer, state["imputer"], runs.find_checkpoint(splits.begun.run_dir))

@@ -118,12 +118,12 @@ class Measuring:
     def _own_metrics(self, test: Data) -> list[Metric]:
         return [build({"_target_": name}, Metric, test) for name in self.metrics]
 
-    @property
-    def left_out(self) -> list[str]:
-        """Names of imputers that are not measured beside the same one with other settings."""
-        described = {name: described_by(name) for name in self.imputers}
+    def left_out(self, asked: bool) -> tuple[str, ...]:
+        """Lines on imputers that were asked for and are the one that is measured, but with other settings."""
+        described = {name: described_by(name) for name in self.imputers if asked}
         same = {name: spec for name, spec in described.items() if spec["_target_"] == self.subject["_target_"]}
-        return [name for name, spec in same.items() if spec != self.subject]
+        line = "{} is left out of imputers, as it is measured once, by the settings of imputer"
+        return tuple(line.format(name) for name, spec in same.items() if spec != self.subject)
 
     def _beside(self) -> list[dict[str, Any]]:
         """Descriptions of those beside what is measured, without it."""

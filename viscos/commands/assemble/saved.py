@@ -67,9 +67,11 @@ def check_finished(trained: Fitted, imputer: dict[str, Any]) -> tuple[str, ...]:
     own = trained.cfg["imputer"]
     if imputer != own:
         again = imputer["_target_"] == own["_target_"]
-        return (f"fits {trained.imputer.label} again, by other settings than the run's; leave imputer out",) * again
-    if (lines := unfinished(trained)) and not trained.state.get("finished", True):
-        raise InputError(lines[0])
+        line = f"fits {trained.imputer.label} again, as the settings are not the run's; for its own leave imputer out"
+        return (line,) * again
+    if not trained.state.get("finished", True):
+        moved_away = f"{trained.path} holds a training that has not come to its end; go on with it in its run folder"
+        raise InputError(next(iter(unfinished(trained)), moved_away))
     return ()
 
 

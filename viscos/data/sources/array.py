@@ -59,6 +59,8 @@ def find(arrays: dict[str, np.ndarray], names: tuple[str, ...], path: Path, what
     for name in names:
         if name in arrays:
             return name
+    if not arrays:
+        raise InputError(f"{path} holds no {what}")
     if len(arrays) != 1:
         wanted = " or ".join(f"`{name}`" for name in names)
         raise InputError(f"{path} holds the arrays {', '.join(arrays)}; name the {what} {wanted}")
