@@ -22,6 +22,7 @@ from viscos.flows.families.stack import whole
 from viscos.inference.fitting import fixed
 from viscos.posteriors import Amortised, Diagonal, Householder
 from viscos.roots import anderson
+from viscos.runs.conditioning import condition_run
 from viscos.runs.trained import Trained
 from viscos.train.model import Model
 
@@ -483,3 +484,29 @@ def test_a_plain_number_of_blocks_is_one_scale():
     for bad in (2.5, "ab", [], [1.0], True, -1):
         with pytest.raises(InputError, match=r"flow.blocks is .*; give a whole number, or a list of them"):
             viscos.flows.iresnet((2,), blocks=bad)
+
+
+# --------------------------------------------------------------------------------------------- what is no such number
+
+
+def test_longer_floats_are_read_in_double_precision():
+    flow = AffineFlow(3)
+    assert np.array_equal(
+        viscos.condition(flow, ROWS.astype(np.longdouble)).sample(2), viscos.condition(flow, ROWS).sample(2)
+    )
+
+
+def test_a_flow_refuses_what_is_no_tensor():
+    with pytest.raises(InputError, match="a flow takes tensors, got ndarray"):
+        AffineFlow(3).log_prob(ROWS)
+
+
+@pytest.mark.parametrize("dtype, remedy", [(np.uint8, "divide by 255"), (bool, "y.float()"), (np.int64, "y.float()")])
+def test_pictures_that_are_no_floats_are_refused(dtype, remedy):
+    """A 1 is almost black among bytes, and white among truth values."""
+    flow = viscos.flows.iresnet((1, 4, 4), blocks=[1], channels=4, start="none")
+    pictures = np.ones((2, 1, 4, 4), dtype)
+    settings = {"scaling": None, "posterior": "auto", "partition": "same"}
+    with pytest.raises(InputError, match="floating point values in") as refused:
+        condition_run(flow, None, None, y=pictures, observed=np.ones((4, 4), bool), **settings)
+    assert remedy in str(refused.value)

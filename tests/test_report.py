@@ -219,6 +219,14 @@ def measured(draws, truth):
     return {"draws": len(draws), **errors.record(), **scores.record()}
 
 
+def test_a_refined_mean_is_taken_as_it_is():
+    """It is that of all proposals: what its draws are apart by says nothing of its error."""
+    record = compared(0.2013, 0.1854, spread_skill={"draw": {"value": 0.9, "draws": 2}}) | {"draws": 2}
+    assert warned(record) == []
+    (line,) = warned(record | {"trust": {"weighed_draws": 0, "refine": "imh"}})
+    assert "(RMSE 0.2013)" in line
+
+
 def test_what_may_be_chance_is_no_cause_for_a_warning():
     few = {"mean": rmse(0.21, 0.2, 0.05), "gaussian_mean": rmse(0.2, 0.19, 0.05)}
     for items, count in ((16, 0), (10_000, 1)):

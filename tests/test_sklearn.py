@@ -197,6 +197,7 @@ def test_a_pipeline_is_cross_validated():
         ({"min_value": [0, 1, 0], "max_value": 1}, ROWS, "min_value is 1 and max_value 1 for column x1"),
         ({"max_value": NAN}, ROWS, "max_value nan for column x0"),
         ({"flow": "pixelcnn"}, ROWS, "flow is 'pixelcnn'; choose one of"),
+        ({"flow": object()}, ROWS, r"flow is of type object; choose one of [\w, ]+$"),
         ({}, np.full((4, 2), NAN), "nothing is observed"),
         ({}, np.where(HOLES, np.inf, WHOLE), "infinity"),
     ],
