@@ -18,6 +18,7 @@ from viscos.commands.assemble.measuring import Measuring, objective_of
 from viscos.commands.assemble.saved import (
     check_finished,
     dataset_of,
+    fitted_again,
     from_training,
     moved,
     test_masks,
@@ -27,7 +28,6 @@ from viscos.commands.assemble.saved import (
 )
 from viscos.core.batch import incomplete
 from viscos.core.errors import InputError
-from viscos.data.columns import Scheme
 from viscos.data.items import Data
 from viscos.data.scaling import Scaling
 from viscos.imputers import GivenImputer, Imputer
@@ -92,7 +92,8 @@ def evaluation(cfg: dict[str, Any]) -> Evaluation:
     model = trained.model if isinstance(trained, Trained) else None
     cfg = cfg | {"imputer": cfg.get("imputer") or trained.cfg["imputer"]}
     if isinstance(trained, Fitted):
-        test = replace(test, notes=(*test.notes, *check_finished(trained, cfg["imputer"])))
+        check_finished(trained, cfg["imputer"])
+        test = replace(test, notes=(*test.notes, *fitted_again(trained, cfg["imputer"])))
     measuring = Measuring.of(cfg, dataset, objective_of(cfg["solver"]))
     test = replace(test, notes=(*test.notes, *measuring.left_out("imputers" in typed)))
     calibration = calibrates(cfg["calibration"], test.values.shape[1:].numel())
@@ -147,14 +148,8 @@ def _given(path: str, trained: Saved) -> GivenImputer:
     file, scaling = Path(path).expanduser(), trained.scaling
     if scaling is None:
         return GivenImputer.read(file)
-    return GivenImputer.read(file, partial(_standardised, scaling, file), partial(_of_entries, scaling.scheme, file))
-
-
-def _of_entries(scheme: Scheme, path: Path, mask: Tensor) -> Tensor:
-    """Masks (N, d) of entries, of those of a table's columns (N, columns)."""
-    if mask.shape[-1:] != (len(scheme.columns),):
-        raise InputError(f"the masks in {path} have shape {tuple(mask.shape)}; give (N, {len(scheme.columns)})")
-    return mask[..., list(scheme.groups)]
+    groups = list(scaling.scheme.groups)
+    return GivenImputer.read(file, partial(_standardised, scaling, file), lambda mask: mask[..., groups])
 
 
 def _standardised(scaling: Scaling, path: Path, draws: Tensor) -> Tensor:

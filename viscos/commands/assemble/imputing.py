@@ -20,6 +20,7 @@ from viscos.commands.assemble.measuring import objective_of
 from viscos.commands.assemble.paths import whole
 from viscos.commands.assemble.saved import (
     check_finished,
+    fitted_again,
     from_training,
     moved,
     table_is_there,
@@ -187,7 +188,8 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
         by, idle = _choice(cfg, trained, data)
     else:
         if isinstance(trained, Fitted):
-            data = replace(data, notes=(*data.notes, *check_finished(trained, subject)))
+            check_finished(trained, subject)
+            data = replace(data, notes=(*data.notes, *fitted_again(trained, subject)))
         by = _imputer(cfg, trained, subject, objective, device)
         idle = of_another_imputer(draws=by.draw is not None)
     return Imputing(
@@ -255,10 +257,9 @@ def _proposals(cfg: dict[str, Any], by: Choice | Imputer, data: Data) -> int:
     """How many draws of each item are weighed; raises `InputError` if they do not serve to refine."""
     entries, asked, method = data.values.shape[1:].numel(), cfg["proposals"], cfg["refine"]
     if not isinstance(by, Choice):
-        if method is not None and isinstance(by, Imputer) and cfg.get("imputer") is None:
-            raise InputError(f"refine={method} makes draws of a flow's posterior exact; this run trained {by.label}")
         if method is not None:
-            raise InputError(f"refine={method} makes draws of the flow's own posterior exact; leave imputer out")
+            why = f"this run trained {by.label}" if cfg.get("imputer") is None else "leave imputer out"
+            raise InputError(f"refine={method} makes draws of a flow's own posterior exact; {why}")
         return 0
     flow = by.trained.model.flow
     if method is None:

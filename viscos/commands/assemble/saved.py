@@ -59,20 +59,19 @@ def unfinished(trained: Saved) -> tuple[str, ...]:
     return (f"this training has not come to its end{at} and was not measured; {goes_on}",)
 
 
-def check_finished(trained: Fitted, imputer: dict[str, Any]) -> tuple[str, ...]:
-    """Raises `InputError` if `imputer` describes what a run trains and has not trained to its end.
+def check_finished(trained: Fitted, imputer: dict[str, Any]) -> None:
+    """Raises `InputError` if `imputer` describes what a run trains and has not trained to its end."""
+    if imputer == trained.cfg["imputer"] and not trained.state.get("finished", True):
+        alone = f"{trained.path} holds a training that has not come to its end; go on with it in its run folder"
+        raise InputError(next(iter(unfinished(trained)), alone))
 
-    Gives a line if it describes the same imputer with other settings, which is then fitted again.
-    """
+
+def fitted_again(trained: Fitted, imputer: dict[str, Any]) -> tuple[str, ...]:
+    """A line if `imputer` describes what a run trained, but with other settings; else none."""
     own = trained.cfg["imputer"]
-    if imputer != own:
-        again = imputer["_target_"] == own["_target_"]
-        line = f"fits {trained.imputer.label} again, as the settings are not the run's; for its own leave imputer out"
-        return (line,) * again
-    if not trained.state.get("finished", True):
-        moved_away = f"{trained.path} holds a training that has not come to its end; go on with it in its run folder"
-        raise InputError(next(iter(unfinished(trained)), moved_away))
-    return ()
+    if imputer == own or imputer["_target_"] != own["_target_"]:
+        return ()
+    return (f"fits {trained.imputer.label} again, as the settings are not the run's; for its own leave imputer out",)
 
 
 def unfinished_step(trained: Saved) -> int | None:
