@@ -13,10 +13,10 @@ from test_commands import completions, figures
 from test_commands import viscos as ran
 from test_vector_runs import elsewhere, table  # noqa: F401
 
-from viscos.commands import check
 from viscos.commands.assemble.imputing import Items
-from viscos.commands.check import hidden_cells, measured
-from viscos.commands.results import Results
+from viscos.commands.completing import check
+from viscos.commands.completing.check import hidden_cells, measured
+from viscos.commands.completing.results import Results
 from viscos.core.rng import generator
 from viscos.data.columns import Column, Scheme
 from viscos.data.rows import fingerprints

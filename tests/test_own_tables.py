@@ -17,8 +17,8 @@ import torch
 from problems import F64, normal
 
 from viscos.commands.assemble.masks import Masks
-from viscos.commands.results import Results, completed
-from viscos.commands.tables import Filled, interval
+from viscos.commands.completing.results import Results, completed
+from viscos.commands.completing.tables import Filled, interval
 from viscos.core.errors import InputError
 from viscos.data.columns import FORMATS, Column, Scheme
 from viscos.data.dialect import Dialect

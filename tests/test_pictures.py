@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from viscos.cli import main
-from viscos.commands.pictures import file_names
+from viscos.commands.completing.pictures import file_names
 from viscos.core.errors import InputError
 from viscos.data import mask_files
 from viscos.data.masks import FileMask
@@ -388,7 +388,7 @@ def test_a_folder_is_completed(trained, capsys):
 
 
 def test_images_of_an_array_leave_the_files_of_pictures(trained, capsys, monkeypatch):
-    monkeypatch.setattr("viscos.commands.pictures.MOST", 2)
+    monkeypatch.setattr("viscos.commands.completing.pictures.MOST", 2)
     found = hole(8, 8, slice(2, 5), slice(1, 4)).numpy()
     values = np.stack([pixels(8, 8, k) for k in range(3)]) / np.float32(255)
     values[0, found] = values[2, found] = np.nan

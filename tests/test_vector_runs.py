@@ -21,9 +21,9 @@ from test_commands import viscos as ran
 
 import viscos.report
 from viscos.cli import main
-from viscos.commands import batches, check
 from viscos.commands.assemble import floor
 from viscos.commands.assemble.saved import moved, table_is_there
+from viscos.commands.completing import batches, check
 from viscos.core.solution import Status
 from viscos.data.columns import Column, Scheme
 from viscos.data.items import split_rows

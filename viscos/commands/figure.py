@@ -15,8 +15,6 @@ from viscos.core.errors import InputError
 from viscos.report.density import Plane
 from viscos.runs.trained import Trained, load
 
-FILE = "completions.npz"
-
 
 def run(cfg: dict[str, Any]) -> list[Path]:
     """Draws a figure into the run folder; returns its files."""
@@ -47,7 +45,7 @@ def _plane(run: Path, trained: Trained) -> Plane:
 
 def _checkpoint(run: Path) -> Path:
     """What holds the flow of a run: itself, or what completions were made with."""
-    if not (run / FILE).is_file():
+    if not (run / runs.COMPLETIONS).is_file():
         return run
     try:
         return Path(json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["checkpoint"])

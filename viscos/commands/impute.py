@@ -14,15 +14,15 @@ from torch import Tensor
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing, imputing
 from viscos.commands.assemble.machine import Machine
-from viscos.commands.batches import Pass, complete
-from viscos.commands.check import NAME as CHECK
-from viscos.commands.check import measured, second_pass
-from viscos.commands.check import save as save_check
+from viscos.commands.completing.batches import Pass, complete
+from viscos.commands.completing.check import NAME as CHECK
+from viscos.commands.completing.check import measured, second_pass
+from viscos.commands.completing.check import save as save_check
+from viscos.commands.completing.results import Results, joined, record_of, save
+from viscos.commands.completing.shards import Shards
 from viscos.commands.interrupt import held, resumable
 from viscos.commands.launch import launch
 from viscos.commands.report import hidden_share, save_draws, save_grid, summary
-from viscos.commands.results import Results, joined, record_of, save
-from viscos.commands.shards import Shards
 from viscos.core import atomic
 from viscos.core.errors import InputError
 from viscos.core.progress import note, patient_bar, say, set_verbosity
@@ -96,7 +96,7 @@ def _finished(run_dir: Path, *, resumed: bool) -> dict[str, Any] | None:
     """The record of a run that is to go on, and has nothing left to do."""
     if not resumed or not (run_dir / runs.RECORD).is_file() or runs.has_shards(run_dir):
         return None
-    print(f"the run is finished; completions in {run_dir / 'completions.npz'}")
+    print(f"the run is finished; completions in {run_dir / runs.COMPLETIONS}")
     return _record(run_dir)
 
 
@@ -107,7 +107,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
 
 def _keep(run_dir: Path, *, overwrite: bool) -> None:
     """Raises `InputError` for a folder with completions, unless they may go."""
-    if (run_dir / "completions.npz").exists() and not overwrite:
+    if (run_dir / runs.COMPLETIONS).exists() and not overwrite:
         raise InputError(f"{run_dir} holds completions already; leave the folder to viscos, or say overwrite=true")
 
 
@@ -154,7 +154,7 @@ def _save(job: Imputing, again: Imputing | None, done: list[Results], log: Log) 
         files.append(f"{name}.png")
     atomic.write_json(job.run_dir / runs.RECORD, record)
     say(summary(record))
-    print(f"completions in {job.run_dir / 'completions.npz'}" + (f", beside it {', '.join(files)}" if files else ""))
+    print(f"completions in {job.run_dir / runs.COMPLETIONS}" + (f", beside it {', '.join(files)}" if files else ""))
 
 
 def _pictures(job: Imputing, done: Results) -> dict[str, Tensor]:

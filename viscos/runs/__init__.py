@@ -2,6 +2,7 @@
 
 from viscos.runs.folder import CHECKPOINT as CHECKPOINT
 from viscos.runs.folder import COMPLETED as COMPLETED
+from viscos.runs.folder import COMPLETIONS as COMPLETIONS
 from viscos.runs.folder import CONFIG as CONFIG
 from viscos.runs.folder import LATEST as LATEST
 from viscos.runs.folder import MACHINE as MACHINE

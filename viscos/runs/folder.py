@@ -26,7 +26,9 @@ RECORD = "metrics.json"
 """The record of a run, which is written at its end."""
 SHARDS = "shards"
 """The folder of the batches that a run of `viscos impute` has finished, in its own."""
-COMPLETED = ("completions.npz", SHARDS)
+COMPLETIONS = "completions.npz"
+"""The completions that a run of `viscos impute` left, in its folder."""
+COMPLETED = (COMPLETIONS, SHARDS)
 """What a run of `viscos impute` has left: all of its completions, or batches of them until they are there."""
 LATEST = "latest"
 """Stands for the newest training, where a checkpoint is asked for; for the newest run of the kind that is to go on."""

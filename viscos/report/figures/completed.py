@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from viscos import runs
 from viscos.core.errors import InputError
-
-FILE = "completions.npz"
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Completed:
     @classmethod
     def read(cls, run: str | Path) -> Completed:
         """Reads those of a run folder; raises `InputError` if it is none of `viscos impute`."""
-        arrays = load(Path(run).expanduser() / FILE, ("truth", "observed", "draws", "antithetic"))
+        arrays = load(Path(run).expanduser() / runs.COMPLETIONS, ("truth", "observed", "draws", "antithetic"))
         if arrays["truth"].dim() != 4:
             raise InputError(f"{run} completes vectors, and this figure is of images; take name=density")
         draws = arrays["draws"][:: 2 if arrays["antithetic"] else 1]

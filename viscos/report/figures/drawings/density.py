@@ -5,9 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from viscos import runs
 from viscos.core.errors import InputError
 from viscos.report.density import Plane, Slice, conditional_density, first_slice
-from viscos.report.figures.completed import FILE, load
+from viscos.report.figures.completed import load
 from viscos.report.figures.source import Source
 
 RECIPE = "viscos impute checkpoint=<training on moons> mask=columns mask.columns=[1] items=1 draws=1000"
@@ -16,9 +17,9 @@ _LINE = 2001  # places of the quadrature
 
 def draw(source: Source) -> Figure:
     """Draws it from a run of `viscos train`; or of `viscos impute`, with an item of one hidden coordinate beside it."""
-    if not (source.run / FILE).is_file():
+    if not (source.run / runs.COMPLETIONS).is_file():
         return density(source.plane())
-    arrays = load(source.run / FILE, ("values", "truth", "observed", "draws"))
+    arrays = load(source.run / runs.COMPLETIONS, ("values", "truth", "observed", "draws"))
     plane = source.plane()  # refuses items of other than two entries
     values, truth, draws = (plane.encode(arrays[name]) for name in ("values", "truth", "draws"))
     cut = first_slice(values, truth, arrays["observed"], draws)

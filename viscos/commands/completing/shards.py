@@ -9,7 +9,7 @@ from typing import Any
 
 from viscos import runs
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.results import Results
+from viscos.commands.completing.results import Results
 from viscos.core.errors import InputError
 from viscos.runs import checkpoint
 

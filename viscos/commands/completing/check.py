@@ -10,10 +10,10 @@ from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
 from viscos.commands.assemble.saved import rows_now
+from viscos.commands.completing.outputs import CHECKED
+from viscos.commands.completing.results import Results, completed
+from viscos.commands.completing.tables import best
 from viscos.commands.lines import write_lines
-from viscos.commands.outputs import CHECKED
-from viscos.commands.results import Results, completed
-from viscos.commands.tables import best
 from viscos.core.rng import generator
 from viscos.data.columns import Column
 from viscos.data.rows import fingerprints

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from viscos.commands import pictures, tables
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.completed import Completed
+from viscos.commands.completing import pictures, tables
+from viscos.commands.completing.completed import Completed
 
 CHECKED = "check.csv"
 """How far off the completions of a table are, a line for each column."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from viscos import runs
-from viscos.commands import trust
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.completed import Completed
-from viscos.commands.outputs import write
-from viscos.commands.tables import COMPLETED, SUMMARY, clamped
+from viscos.commands.completing import trust
+from viscos.commands.completing.completed import Completed
+from viscos.commands.completing.outputs import write
+from viscos.commands.completing.tables import COMPLETED, SUMMARY, clamped
 from viscos.core import atomic
 from viscos.core.batch import incomplete
 from viscos.core.progress import say
@@ -273,6 +273,6 @@ def save(job: Imputing, done: Results) -> list[str]:
         arrays["first_iteration_draw"] = found.before.numpy()
     verdicts = trust.arrays(done.draws, done.diagnosis)
     everything = arrays | verdicts
-    atomic.write(job.run_dir / "completions.npz", lambda path: np.savez_compressed(path, **everything))
+    atomic.write(job.run_dir / runs.COMPLETIONS, lambda path: np.savez_compressed(path, **everything))
     trust.save(job.run_dir, job.items, verdicts)
     return [*write(job, found), trust.TRUST]

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.completed import Completed
+from viscos.commands.completing.completed import Completed
 from viscos.core import atomic
 from viscos.core.progress import say
 from viscos.data.pictures import MODES, Picture

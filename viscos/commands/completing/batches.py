@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from viscos.commands.assemble.imputing import Imputing
-from viscos.commands.results import Results
-from viscos.commands.shards import Shards
-from viscos.commands.trust import drawn, weighed
+from viscos.commands.completing.results import Results
+from viscos.commands.completing.shards import Shards
+from viscos.commands.completing.trust import drawn, weighed
 from viscos.core.batch import Incomplete, incomplete
 from viscos.core.progress import bar, say
 from viscos.imputers import Imputer
