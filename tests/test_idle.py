@@ -83,6 +83,10 @@ def test_settings_of_a_fit_without_one_are_said(trained, capsys):
     assert idle(capsys) == "", "with the remedy all have an effect"
     assert main([*run, "denoise=false"]) == 0
     assert idle(capsys) == ""
+    assert main([*run, "denoise=false", "imputer=flower", "imputer.steps=1"]) == 0
+    assert "denoise" not in idle(capsys), "its draws are of the flow"
+    assert main([*run, "denoise=false", "imputer=gaussian"]) == 0
+    assert "denoise (only draws of the flow carry its noise)" in idle(capsys)
 
 
 def test_settings_of_another_way_of_training_are_said(capsys):

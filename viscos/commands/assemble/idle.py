@@ -86,10 +86,14 @@ def of_input(*, pictures: bool, table: bool, holes: bool) -> dict[str, str]:
     return found | ({} if table else dict.fromkeys(SIGNS, "for tables"))
 
 
-def of_another_imputer(*, draws: bool = True) -> dict[str, str]:
-    """What has no effect where no posterior of the run's flow completes, and why; `draws`: whether there are any."""
+def of_another_imputer(*, draws: bool = True, flow: bool = True) -> dict[str, str]:
+    """What has no effect where no posterior of the run's flow completes, and why.
+
+    `draws` says whether there are any, `flow` whether they are of the run's flow all the same.
+    """
     names = ("posterior", "solver", "lad", "start", "steps", "learning_rate", "partition", "samples", "proposals")
     found = dict.fromkeys(names, "another imputer completes")
+    found |= {} if flow else {"denoise": "only draws of the flow carry its noise"}
     return found if draws else found | {"draws": "it gives one completion"}
 
 

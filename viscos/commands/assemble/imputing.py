@@ -35,7 +35,7 @@ from viscos.data.far_out import far_from_training
 from viscos.data.items import Data
 from viscos.data.sources.files import Framed
 from viscos.data.sources.table import Rows, read_rows
-from viscos.imputers import Imputer
+from viscos.imputers import Imputer, OnFlow
 from viscos.inference import Objective, refine
 from viscos.inference.conditional import check_partition
 from viscos.posteriors import Posterior
@@ -191,7 +191,7 @@ def imputing(cfg: dict[str, Any], device: torch.device) -> Imputing:
             check_finished(trained, subject)
             data = replace(data, notes=(*data.notes, *fitted_again(trained, subject)))
         by = _imputer(cfg, trained, subject, objective, device)
-        idle = of_another_imputer(draws=by.draw is not None)
+        idle = of_another_imputer(draws=by.draw is not None, flow=isinstance(by, OnFlow))
     return Imputing(
         settings=_with_whole_paths(cfg),
         run_dir=Path(cfg["run_dir"]),
