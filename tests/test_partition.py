@@ -121,6 +121,8 @@ def test_a_repartitioned_flow_is_a_flow(name, pattern):
     flow = maxvol(inner, y, hidden)
     index = flow.partition.index
     assert flow.dense_below == inner.dense_below
+    flow.dense_below = 7
+    assert repeated(flow, len(y), 2).dense_below == 7, "as it was set"
     assert (index.sort(1).values == torch.arange(index.shape[1])).all()
     x = inner.to_latent(y).flatten(1).gather(1, index).view_as(y)
     assert torch.equal(flow.to_latent(y), x)

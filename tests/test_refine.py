@@ -474,6 +474,7 @@ def diagnosis(k=0.2, effective=120.0, failed=0.0, error=0.0, refined=0):
         ({"k": 0.55}, "fair", "k̂ = 0.55"),
         ({"k": 1.3, "effective": 127.0}, "good", "k̂ = 1.30, effective sample size 127 of 128"),  # as good as constant
         ({"k": 0.7}, "doubtful", "k̂ = 0.70"),
+        ({"k": NAN, "effective": 127.0}, "good", "effective sample size 127 of 128"),
         ({"k": NAN}, "doubtful", "too few draws have a weight for k̂"),
         ({"effective": 80.0}, "fair", "effective sample size 80 of 128"),
         ({"effective": 60.0}, "doubtful", "effective sample size 60 of 128"),

@@ -253,6 +253,30 @@ def test_what_no_solve_finds_is_said_and_filled(fitted, monkeypatch):
     np.testing.assert_allclose(found[place], np.where(known, ROWS[place], guess[0]), rtol=1e-5)
 
 
+def test_a_draw_that_no_solve_finds_is_the_gaussians_and_not_its_mean(fitted, monkeypatch):
+    """Or the holes of that row would be the same in all imputations."""
+    flow = fitted._method.imputers[0]
+    done = flow.impute
+
+    def failing(rows, *words):
+        found = done(rows, *words)
+        lost = (torch.arange(len(rows)) == 2)[:, None] & rows.hidden
+        draws = found.draws.clone()
+        draws[1:] = torch.where(lost, NAN, draws[1:])
+        return replace(found, draws=draws)
+
+    usual = fitted.sample(ROWS, 6)
+    monkeypatch.setattr(flow, "impute", failing)
+    with pytest.warns(UserWarning, match="found no completion of 5 of"):
+        found = fitted.sample(ROWS, 6)
+    place = np.isnan(ROWS).any(1).nonzero()[0][2]
+    hole = np.isnan(ROWS[place]).argmax()
+    others = np.arange(len(ROWS)) != place
+    assert np.array_equal(found[:, others], usual[:, others]) and np.array_equal(found[0], usual[0])
+    assert len(np.unique(found[:, place, hole])) == 6 and not np.isnan(found).any()
+    assert np.array_equal(found[:, place, ~np.isnan(ROWS[place])], usual[:, place, ~np.isnan(ROWS[place])])
+
+
 def test_verbose_shows_a_bar(capsys):
     FlowImputer(**SHORT).fit(ROWS)
     assert capsys.readouterr().err == ""

@@ -64,22 +64,30 @@ def test_the_ratio_is_proportional_to_the_width_and_one_for_the_truths_own_law(w
 
 
 def test_items_of_which_a_draw_failed_are_left_out():
-    truth, mask = torch.zeros(2, 1), torch.tensor([True])
-    batch, sparser = incomplete(truth, mask), incomplete(truth, ~mask)
-    draws = torch.tensor([[[1.0], [math.nan]], [[3.0], [7.0]]])
+    truth, mask = torch.zeros(2, 2), torch.tensor([True, True])
+    batch, sparser = incomplete(truth, mask), incomplete(truth, torch.tensor([False, True]))
+    draws = torch.tensor([[[1.0, 0.0], [math.nan, 0.0]], [[3.0, 0.0], [7.0, 0.0]]])
     assert spread_over_skill(drawn(draws, [1]), batch, sparser) == pytest.approx(math.sqrt(2 / 3))
     assert math.isnan(spread_over_skill(drawn(draws, [0, 1]), batch, sparser)), "nothing is left"
     assert math.isnan(spread_over_skill(drawn(draws, [1]), batch, batch)), "nothing was held out"
 
 
+def test_items_that_are_left_with_nothing_say_nothing_of_q():
+    """They are completed by the flow alone, whatever the temperature is."""
+    truth, left = torch.zeros(2, 2), torch.tensor([[False, True], [False, False]])
+    batch, sparser = incomplete(truth, torch.ones(2, 2, dtype=torch.bool)), incomplete(truth, left)
+    draws = torch.tensor([[[1.0, 0.0], [-50.0, 9.0]], [[3.0, 0.0], [70.0, 4.0]]])
+    assert spread_over_skill(drawn(draws), batch, sparser) == pytest.approx(math.sqrt(2 / 3))
+
+
 def test_a_handful_of_entries_says_nothing(monkeypatch):
     monkeypatch.setattr(tempering, "CELLS", CELLS)
-    truth, g = torch.zeros(1, CELLS), torch.Generator().manual_seed(0)
-    done = drawn(torch.tensor([[[1.0]], [[3.0]]]) + 0.1 * torch.randn(2, 1, CELLS, generator=g))
-    everything, nothing = (incomplete(truth, torch.full((CELLS,), seen)) for seen in (True, False))
-    one_less = incomplete(truth, torch.arange(CELLS) == 0)
-    assert spread_over_skill(done, everything, nothing) > 0
-    assert math.isnan(spread_over_skill(done, everything, one_less))
+    truth, g = torch.zeros(1, CELLS + 1), torch.Generator().manual_seed(0)
+    done = drawn(torch.tensor([[[1.0]], [[3.0]]]) + 0.1 * torch.randn(2, 1, CELLS + 1, generator=g))
+    everything = incomplete(truth, torch.ones(CELLS + 1, dtype=torch.bool))
+    one, two = (incomplete(truth, torch.arange(CELLS + 1) < count) for count in (1, 2))
+    assert spread_over_skill(done, everything, one) > 0
+    assert math.isnan(spread_over_skill(done, everything, two))
 
 
 @pytest.mark.parametrize("said", [math.nan, math.inf, 0.0])

@@ -205,6 +205,7 @@ def test_losses_of_flow_and_posterior_are_by_the_densities():
 def test_measurements_of_a_phase():
     assert [k for k in range(1, 101) if Validation.due(k, 100)] == list(range(5, 101, 5))
     assert [k for k in range(1, 8) if Validation.due(k, 7)] == list(range(1, 8))
+    assert all(sum(Validation.due(k, steps) for k in range(1, steps + 1)) == 20 for steps in (20, 39, 43, 79))
     assert Validation.due(43, 43)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from viscos.core.errors import InputError
 from viscos.data.incomplete import IncompleteData
 from viscos.data.scaling import Scaling
 from viscos.data.vectors import Vectors
-from viscos.inference import Completions
+from viscos.imputers import GaussianImputer, Imputer
 
 _ROWS = 500  # that are completed together
 
@@ -139,7 +140,9 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         X = self._checked(X)
         # All rows have the noise of the first: what one becomes does not depend on where it stands.
         numbers = np.zeros(len(X), dtype=np.int64)
-        means = [self._method.best_mean(rows, self.draws, self._seed).mean() for rows in self._batches(X, numbers)]
+        batches = self._batches(X, numbers)
+        means = [self._method.best_mean(rows, self.draws, self._seed).mean() for rows in batches]
+        means = self._mended(means, batches, lambda rows: self.gaussian_.conditional(rows.values, rows.observed))
         return self._appended(X, self._filled(X, means)[0])
 
     @_as_usual()
@@ -147,14 +150,20 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         """n completions of X (n, rows, columns), each with one joint draw in the holes of a row: multiple imputations.
 
         The same call gives the same draws, unless `random_state` says otherwise; those of the rows are independent.
+        Where no solve found one, it is the Gaussian's, and a warning says of how many.
         """
         X = self._checked(X)
         if not isinstance(n, (int, np.integer)) or n < 1:
             raise InputError(f"n is {n!r}; give the number of completions of each row, 1 or more")
         seed = self._seed if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        rows = self._batches(X, np.arange(len(X)))
-        found: list[Completions] = [self._method.impute(each, int(n), seed, "sample") for each in rows]
-        return np.stack(self._filled(X, [done.draws for done in found], int(n)))
+        batches = self._batches(X, np.arange(len(X)))
+
+        def drawn(imputer: Imputer, rows: Incomplete) -> Tensor:
+            return imputer.impute(rows, int(n), seed, "sample").draws
+
+        spare = partial(drawn, GaussianImputer(self.gaussian_))
+        draws = self._mended([drawn(self._method, rows) for rows in batches], batches, spare)
+        return np.stack(self._filled(X, draws, int(n)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the columns that `transform` gives."""
@@ -215,6 +224,21 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         whole = incomplete(values, ~values.isnan(), torch.from_numpy(index[rows]))
         return [whole.select(slice(first, first + _ROWS)) for first in range(0, len(whole), _ROWS)]
 
+    def _mended(
+        self, found: list[Tensor], batches: list[Incomplete], spare: Callable[[Incomplete], Tensor]
+    ) -> list[Tensor]:
+        """What was found of each batch (…, rows, columns), and what is to spare where no solve found anything."""
+        failed = [values.isnan().any(-1, keepdim=True) for values in found]
+        if many := sum(int(each.sum()) for each in failed):
+            total = sum(each.numel() for each in failed)
+            what = "rows; they have the mean" if found[0].dim() == 2 else "draws of rows; there they have a draw"
+            warnings.warn(
+                f"the flow found no completion of {many} of {total} {what} of the Gaussian's conditional", stacklevel=4
+            )
+            together = zip(found, failed, batches, strict=True)
+            found = [torch.where(no, spare(rows).to(values), values) for values, no, rows in together]
+        return found
+
     def _filled(self, X: np.ndarray, found: list[Tensor], n: int = 1) -> list[np.ndarray]:
         """X (n times) with what was found (…, rows, columns) in its holes, in its own precision."""
         kept = X[:, self.kept_]
@@ -224,23 +248,12 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         for k in range(n):
             own = kept.copy()
             if values is not None:
-                own[rows] = np.where(np.isnan(kept[rows]), self._restored(kept[rows], values[k]), kept[rows])
+                own[rows] = np.where(np.isnan(kept[rows]), self._restored(values[k]), kept[rows])
             completed.append(self._widened(X, own))
         return completed
 
-    def _restored(self, rows: np.ndarray, values: Tensor) -> np.ndarray:
-        """Values of the model in the columns' own units; what no solve found is the Gaussian's conditional mean."""
-        failed = values.isnan().any(1)
-        if bool(failed.any()):
-            known = self.scaling_.standardise(torch.from_numpy(rows[failed.numpy()].astype(np.float64)))
-            guess = self.gaussian_.conditional(known.nan_to_num(0), ~known.isnan())
-            values = values.clone()
-            values[failed] = guess.to(values)
-            warnings.warn(
-                f"the flow found no completion of {int(failed.sum())} of {len(rows)} rows; they have the conditional "
-                "mean of a Gaussian",
-                stacklevel=5,
-            )
+    def _restored(self, values: Tensor) -> np.ndarray:
+        """Values of the model in the columns' own units."""
         restored = self.scaling_.restore(values)
         constant = torch.tensor([name in self.scaling_.constant for name in self.scaling_.columns])
         restored = torch.where(constant, self.scaling_.center, restored)

@@ -116,7 +116,8 @@ class Diagnosis:
         ]
         worst = max(level for level, _ in tests)
         reason = next(reason for level, reason in tests if level == worst)
-        return WORDS[worst], reason if worst else f"k̂ = {k:.2f}, {why}"
+        good = why if math.isnan(k) else f"k̂ = {k:.2f}, {why}"
+        return WORDS[worst], reason if worst else good
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {word}" for word, n in self.counts().items())

@@ -114,7 +114,9 @@ class Repartitioned(Flow):
         """It is solved for y^H alone, as a flow of one piece."""
 
     def select(self, index: Tensor) -> Flow:
-        return Repartitioned(self.flow, self.partition.select(index))
+        picked = Repartitioned(self.flow, self.partition.select(index))
+        picked.dense_below = self.dense_below  # as a caller may have set it
+        return picked
 
     def check(self, y: Tensor) -> None:
         self.flow.check(y)

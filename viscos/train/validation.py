@@ -57,8 +57,8 @@ class Validation:
 
     @staticmethod
     def due(within: int, steps: int) -> bool:
-        """Whether to measure after `within` of so many steps: `TIMES` times, and at the end."""
-        return within % max(1, steps // TIMES) == 0 or within == steps
+        """Whether to measure after `within` of so many steps, from 1: `TIMES` times, the last at the end."""
+        return within * TIMES // steps > (within - 1) * TIMES // steps
 
     def take(self, model: Model, loss: float, step: int) -> None:
         """Compares a model with the best so far."""

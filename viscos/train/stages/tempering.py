@@ -61,11 +61,12 @@ def spread_over_skill(done: Completions, batch: Incomplete, sparser: Incomplete)
     Both are root mean squares, over the entries that `batch` observes and `sparser` hides of the items whose K draws
     were all solved; 1 for draws of the truth's own law (Fortin et al., 2014). The mean of K draws has s²/K more of a
     squared error than that of all, which is taken off: so the ratio is proportional to the deviation of q, but for
-    how nonlinear the flow is. `done` are two independent draws of `sparser` or more. NaN if nothing can be said, as
-    by fewer than `CELLS` entries.
+    how nonlinear the flow is. An item that is left with nothing observed is completed without q, and says nothing of
+    it. `done` are two independent draws of `sparser` or more. NaN if nothing can be said, as by fewer than `CELLS`
+    entries.
     """
     draws = done.draws
-    held = batch.observed & sparser.hidden & per_item(done.ok.all(0), batch.observed)
+    held = batch.observed & sparser.hidden & per_item(done.ok.all(0) & ~sparser.empty, batch.observed)
     if int(held.sum()) < CELLS:
         return math.nan
     at, truth = draws[:, held].double(), batch.values[held].double()
