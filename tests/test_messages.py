@@ -136,7 +136,7 @@ def test_what_is_no_path_is_advised_nothing(typed, capsys):
     assert capsys.readouterr().err == "viscos eval: cannot read 'nowhere'; settings are written key=value\n"
 
 
-@pytest.mark.parametrize("name", ["mass (kg)", "a b", "m[1]", "a,b", "it's", 'say "q"', "é", "a=b", "back\\"])
+@pytest.mark.parametrize("name", ["mass (kg)", "402.5", "a b", "m[1]", "a,b", "it's", 'say "q"', "é", "a=b", "back\\"])
 def test_columns_of_any_name_can_be_left_out(name, typed):
     quoted = name.replace('"', '""')
     Path("x.csv").write_text(f'"{quoted}",b\n,1\n,2\n,3\n', encoding="utf-8")

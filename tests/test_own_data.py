@@ -81,6 +81,13 @@ def test_a_split_of_its_own_is_always_the_same(key):
         assert train.classes == test.classes == 4 and found.tolist() == [k % 4 for k in number]
 
 
+def test_labels_of_a_table_are_one_a_row():
+    for labels in (np.zeros(19, int), np.zeros((20, 2), int), np.int64(1)):
+        np.savez("x.npz", x=np.random.RandomState(0).rand(20, 3), y=labels)
+        with pytest.raises(InputError, match=f"has {labels.size} labels for 20 rows; give one a row"):
+            load("table", "train", path="x.npz")
+
+
 def test_npy_and_single_column_labels():
     np.save("x.npy", pixels())
     assert len(load("array", "train", path="x.npy")) == 18

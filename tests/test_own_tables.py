@@ -123,6 +123,15 @@ def test_holes_are_words_and_numbers():
     assert sorted(values.nan_to_num(0).sum(0).tolist()) == [4, 6]
 
 
+def test_a_hole_that_was_typed_with_a_point_is_found_whatever_the_sign_of_the_table():
+    for typed, cell in (("-99.9", "-99,9"), ("-99,9", "-99,90"), ("-999.0", "-999")):
+        assert Dialect(decimal=",", holes=(typed,)).empty(np.array([cell, "99,9", "1"])).tolist() == [
+            True,
+            False,
+            False,
+        ]
+
+
 def test_the_setting_of_further_holes_keeps_those_that_are():
     signs = Dialect(decimal=",", holes=("-9", "x"), prefix="")
     (word,) = shlex.split(signs.with_holes([-1.5, 99.0, 99.0]))
@@ -188,6 +197,16 @@ def test_a_completed_file_is_the_file_but_for_its_holes(name):
     assert again.cells(first)[1] == "X" and again.cells(second)[0] == 'y"z'
     sheet.head(1).write(Path("one.csv"), {})
     assert len(read_sheet(Path("one.csv"), Dialect())) == 1 and before.startswith(Path("one.csv").read_bytes().decode())
+
+
+def test_an_index_that_pandas_writes_along_is_no_column_of_parquet():
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": [1.5, 2.5, 0.5, 4.5], "b": [2.0, 3.0, math.nan, 5.0]})
+    frame[frame.a > 1].to_parquet("t.parquet")
+    assert load("table", "train", path="t.parquet").columns == ("a", "b")
+    sheet = read_sheet(Path("t.parquet"), Dialect())
+    sheet.write(Path("o.parquet"), {"b": np.array([None, None, None], dtype=object)})
+    assert pandas.read_parquet("o.parquet").index.tolist() == [0, 1, 3], "it stays in the file"
 
 
 def test_parquet_keeps_its_types():

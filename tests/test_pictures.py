@@ -223,6 +223,8 @@ def test_more_than_two_colours_are_refused_with_their_count_or_compared():
         (np.array([0, 1, 0, 1], np.uint8), None),
         (np.array([3, 255, 90, 200], np.uint8), None),
         (np.array([0.1, 1.0, 0.3, 0.9]), None),
+        (np.array([0, 65535, 0, 65535], dtype=np.uint16), r"holds 65535\.0, and mask\.threshold is for values"),
+        (np.array([0, 1, 0, 1], dtype=np.uint32), None),
         (np.array([3, 255, 90, 200]), r"holds 3, and mask\.threshold is for values from 0 to 1, or uint8"),
         (np.array([0.1, -1.0, 0.3, 0.9]), r"holds -1\.0, and mask\.threshold"),
     ],
@@ -440,6 +442,15 @@ def test_a_mask_of_the_picture_and_nothing_is_overwritten(trained, capsys):
     assert not Path("out/completed/a/draw-09.png").exists()
 
 
+def test_where_no_picture_that_is_shown_has_a_hole_there_is_no_overview(trained):
+    images = np.random.RandomState(0).rand(102, 8, 8, 3).astype(np.float32)
+    images[101, :4] = np.nan
+    np.savez("x.npz", images=images, names="one")
+    out, _, entries = complete(trained, "input=x.npz")
+    assert len(entries) == 100 and not (out / "overview.png").exists() and (out / "metrics.json").exists()
+    assert np.load(out / "completions.npz")["draws"].shape[1] == 102
+
+
 def test_masks_that_are_drawn_are_of_what_the_model_sees(trained):
     save(pixels(40, 60), "a.png")
     _, _, entries = complete(trained, "input=a.png", "mask=center8", "mask.size=2")
@@ -453,6 +464,7 @@ def test_masks_that_are_drawn_are_of_what_the_model_sees(trained):
     [
         (["input=a.png"], "a.png has no holes (NaN, transparent pixels)"),
         (["input=a.png", "observed=white.png"], "the mask hides nothing of a.png; black is hidden, mask.hole=white"),
+        (["input=own.png", "observed=bare.png"], "the mask hides nothing of own.png"),
         (["input=a.png", "observed=small.png"], "3 × 3, the mask small.png, does not fit 60 × 40, the picture a.png"),
         (["input=a.png", "observed=absent.png"], "there is no mask file absent.png"),
         (
@@ -468,6 +480,8 @@ def test_refusals_are_one_line(trained, words, says, capsys):
     save(pixels(40, 60), "a.png")
     save(np.full((40, 60), 255, np.uint8), "white.png")
     save(np.full((3, 3), 255, np.uint8), "small.png")
+    save(pixels(8, 8), "own.png")
+    save(np.full((8, 8), 255, np.uint8), "bare.png")
     Path("cut.png").write_bytes(Path("a.png").read_bytes()[:300])
     Path("none").mkdir()
     assert main(["impute", f"checkpoint={trained}", *words, *QUICK]) == 2
@@ -506,6 +520,16 @@ def deep_png(path, colour_type, pixels):
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     whole = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
     Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(whole))
+
+
+def test_sixteen_bits_a_pixel_are_no_sixteen_bits_a_channel():
+    """BMP with 5, 6 and 5 bits of blue, green and red."""
+    bits = struct.pack("<4H", 0xF800, 0x07E0, 0x001F, 0)
+    head = struct.pack("<IiiHHIIiiII3I", 40, 4, 1, 1, 16, 3, len(bits), 0, 0, 0, 0, 0xF800, 0x07E0, 0x001F)
+    Path("a.bmp").write_bytes(
+        b"BM" + struct.pack("<IHHI", 14 + len(head) + len(bits), 0, 0, 14 + len(head)) + head + bits
+    )
+    assert np.array(open_picture(Path("a.bmp")).image)[0, :3].tolist() == [[255, 0, 0], [0, 255, 0], [0, 0, 255]]
 
 
 @pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])

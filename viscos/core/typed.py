@@ -10,7 +10,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./+:-]+")
 """Text that Hydra reads as it is."""
 
 
-_OTHERWISE = re.compile(r"(?i)null|true|false|[+-]?(inf|nan|\d+(\.\d*)?e[+-]?\d+)")
+_OTHERWISE = re.compile(r"(?i)null|true|false|[+-]?(inf|nan|\d[\d_]*\.\d*|\d+(\.\d*)?e[+-]?\d+)")
 """Text that Hydra reads as something else."""
 _BARE = re.compile(r"[A-Za-z0-9_./+:,=\[\]-]+")
 """Text that a shell reads as it is; brackets are a pattern that no file's name is."""

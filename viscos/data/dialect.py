@@ -73,7 +73,9 @@ class Dialect:
     def empty(self, cells: np.ndarray) -> np.ndarray:
         """Which cells (N,), text without spaces around it, hold no value: bool."""
         words = {word.lower() for word in (*HOLES, *self.holes)}
-        numbers = {number for word in self.holes if math.isfinite(number := self._number(word))}
+        plain = Dialect()  # a number that was typed has a point, whatever sign the table has
+        read = (own if math.isfinite(own := self._number(word)) else plain._number(word) for word in self.holes)
+        numbers = {number for number in read if math.isfinite(number)}
         return np.array([cell.lower() in words or (bool(numbers) and self._number(cell) in numbers) for cell in cells])
 
     def numbers(self, cells: np.ndarray) -> np.ndarray:

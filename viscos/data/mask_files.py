@@ -168,9 +168,14 @@ def _white(mask: Tensor, path: Path, threshold: float | None) -> Tensor:
     return mask != 0
 
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch cannot compare by size."""
+
+
 def _lightness(mask: Tensor, path: Path) -> Tensor:
     """An array of other values than two, from 0 to 1: grey levels of bytes, unless all they hold is 0 and 1."""
     light = mask / 255 if mask.dtype == torch.uint8 and bool((mask > 1).any()) else mask
+    light = light.double() if light.dtype in _UNSIGNED else light
     outside = light[(light < 0) | (light > 1)]
     if outside.numel():
         raise InputError(

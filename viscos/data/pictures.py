@@ -71,7 +71,8 @@ def open_picture(path: Path) -> Picture:
     try:
         with Image.open(path) as file:
             frames = getattr(file, "n_frames", 1)
-            deep = any(";16" in str(tile[3]) for tile in file.tile)  # which PIL reads as 8 bits where it is in colour
+            # PIL reads colours of 16 bits as 8; `BGR;16` are 16 bits a pixel.
+            deep = any(";16" in str(tile[3]).replace("BGR;16", "") for tile in file.tile)
             file.load()
             upright = ImageOps.exif_transpose(file)
     except Exception as error:  # each format fails in ways of its own on a damaged file

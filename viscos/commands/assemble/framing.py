@@ -34,14 +34,18 @@ def images_of(cfg: dict[str, Any], trained: Saved, masks: Masks | None, shape: t
     if masks is None and bool(found.known.all()):
         raise InputError(f"{file} has no holes (NaN, transparent pixels); say what is missing, e.g. mask=center8 or "
                          "observed=mask.png")  # fmt: skip
+    nothing = InputError(f"the mask hides nothing of {file}; black is hidden, mask.hole=white hides white")
     if not len(found.data):
-        raise InputError(f"the mask hides nothing of {file}; black is hidden, mask.hole=white hides white")
+        raise nothing
     if masks is None or not bool(found.unmasked.any()):
         return found, found.observed
     of_items = masks.of(found.data, "input") | ~found.unmasked.view(-1, 1, 1, 1)
     hidden = (~of_items).any(1)
     pictures = tuple(replace(each, extra=hidden[each.items.start : each.items.stop]) for each in found.pictures)
-    return replace(found, pictures=pictures), found.observed & of_items
+    observed = found.observed & of_items
+    if masks.from_file and bool(observed.all()):
+        raise nothing
+    return replace(found, pictures=pictures), observed
 
 
 def _usual(trained: Saved) -> str:

@@ -64,9 +64,10 @@ def save_pictures(job: Imputing, done: Completed) -> list[str]:
         entries.append(_entry(frame, canvas, solved, list(files.values())) | trust)
         if _open(canvas) and len(columns) < _SHOWN:
             columns.append(_Column(frame.name, canvas, pictures))
-    _save(job.run_dir / OVERVIEW, _overview(columns, len(done.draws), done.paired, white))
+    if columns:
+        _save(job.run_dir / OVERVIEW, _overview(columns, len(done.draws), done.paired, white))
     atomic.write_json(job.run_dir / MANIFEST, _about(job, white) | {"pictures": entries})
-    return [f"{FOLDER}/", OVERVIEW, MANIFEST]
+    return [f"{FOLDER}/", *([OVERVIEW] if columns else []), MANIFEST]
 
 
 def _deviation(done: Completed) -> Tensor | None:

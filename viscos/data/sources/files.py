@@ -101,7 +101,7 @@ def read_items(
     values = _fit(as_unit(arrays[find(arrays, IMAGES, path)], path), shape, path)[:limit]
     if not len(values):
         raise InputError(f"{str(path)!r} holds no images")
-    named = arrays.get("names", np.arange(0))
+    named = np.atleast_1d(arrays.get("names", np.arange(0)))
     names = named[: len(values)] if len(named) >= len(values) else np.arange(len(values))
     return _found(path, values, tuple(map(str, names)))
 

@@ -20,6 +20,8 @@ from viscos.data.dialect import Dialect
 from viscos.data.sources.room import cells_as, room_for
 
 PARQUET = (".parquet", ".pq")
+_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name in a Parquet file."""
 Cells = Mapping[str, np.ndarray]
 """New text (N,) of some columns by name; None where a cell stays as it is."""
 
@@ -238,7 +240,7 @@ def _read_parquet(path: Path, dialect: Dialect) -> ParquetSheet:
         raise InputError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from error
     if not found:
         raise InputError(f"{path} has no columns")
-    header = tuple(str(name) for name in table.column_names)
+    header = tuple("" if _INDEX.fullmatch(name) else name for name in map(str, table.column_names))
     _check_header(path, header, dialect)
     columns, trailing = _without_trailing(found)
     return ParquetSheet(path, header, columns, dialect, trailing, table)

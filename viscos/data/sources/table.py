@@ -182,6 +182,8 @@ class _Array:
         found = self.classes if column is None else self.column(column)
         if found is None:
             return None, 0
+        if found.size != len(self):
+            raise InputError(f"{self.path} has {found.size} labels for {len(self)} rows; give one a row")
         if np.issubdtype(found.dtype, np.floating) and np.isnan(found).any():
             row = int(np.isnan(found).reshape(-1).argmax()) + 1
             raise InputError(f"{self.path}: the label of row {row} is missing")
