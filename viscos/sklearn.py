@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,8 +160,8 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         def drawn(imputer: Imputer, rows: Incomplete) -> Tensor:
             return imputer.impute(rows, int(n), seed, "sample").draws
 
-        spare = partial(drawn, GaussianImputer(self.gaussian_))
-        draws = self._mended([drawn(self._method, rows) for rows in batches], batches, spare)
+        found, gaussian = [drawn(self._method, rows) for rows in batches], GaussianImputer(self.gaussian_)
+        draws = self._mended(found, batches, lambda rows: drawn(gaussian, rows))
         return np.stack(self._filled(X, draws, int(n)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -236,7 +235,10 @@ class FlowImputer(TransformerMixin, BaseEstimator):
                 f"the flow found no completion of {many} of {total} {what} of the Gaussian's conditional", stacklevel=4
             )
             together = zip(found, failed, batches, strict=True)
-            found = [torch.where(no, spare(rows).to(values), values) for values, no, rows in together]
+            found = [
+                torch.where(no, spare(rows).to(values), values) if bool(no.any()) else values
+                for values, no, rows in together
+            ]
         return found
 
     def _filled(self, X: np.ndarray, found: list[Tensor], n: int = 1) -> list[np.ndarray]:
